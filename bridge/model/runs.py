@@ -5,8 +5,10 @@ What a new field of a result needs in addition to a line here is in CONTRIBUTING
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -429,6 +431,16 @@ class RunResult:
         apart = self.session or self.plan or self.replayed
         called = self.receipt and self.receipt.calls
         return self.status == "success" and bool(called) and not (apart or shown)
+
+    def count_bytes(self) -> int:
+        """Return the bytes of the output, value, error and shown texts."""
+        texts = [self.stdout, self.stderr, self.error, self.result_repr]
+        texts += [item.text for item in self.shown]
+        if self.has_result:
+            # A value that is nested too deep counts nothing.
+            with suppress(ValueError, TypeError, RecursionError):
+                texts.append(json.dumps(self.result, ensure_ascii=False))
+        return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,6 @@ from bridge.model import (
 from bridge.offload import offload
 from bridge.packages.packages import NOTHING
 from bridge.render.plan import plan_summary
-from bridge.render.text import bytes_returned
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import Answer
 from bridge.runs.admission import Parts, PreparedRun
@@ -35,8 +34,7 @@ from bridge.runs.collect.collector import Collector
 from bridge.runs.guest_requests import GuestRequests
 from bridge.runs.input_files import frame_files
 from bridge.runs.kept_outputs import KeptOutputs
-from bridge.runs.program import Facts, Program
-from bridge.runs.ready_sandbox import ReadySandbox
+from bridge.runs.program import Facts, Program, ReadySandbox
 from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.failure import Verdict, classify
 from bridge.sandbox.layers import guest_limits
@@ -63,7 +61,7 @@ class Place:
 def run_frame(
     run: PreparedRun,
     tools: Mapping[str, tuple[Tool, ...]],
-    session: ReadySandbox,
+    guest: ReadySandbox,
     known: ToolInventory,
     guide: GuestGuide,
     *,
@@ -88,7 +86,7 @@ def run_frame(
         for stub in stubs
     ]
     # Without a dynamic use of servers the program cannot reach the rest through `runtime`.
-    distant = isinstance(session.sandbox, DistantSandbox)
+    distant = isinstance(guest.sandbox, DistantSandbox)
     return Run(
         code=run.request.code,
         argv=list(run.request.argv),
@@ -109,7 +107,7 @@ def run_frame(
             "out_files": run.limits.out_files,
             # Seconds that the guest waits until the host has read its last frame.
             **({"answer_seconds": 20.0} if distant else {}),
-            **guest_limits(session.sandbox.isolation, run.limits),
+            **guest_limits(guest.sandbox.isolation, run.limits),
         },
         paths=list(run.packages.paths),
         session=number,
@@ -151,8 +149,7 @@ async def execute(
             result = await execution.conclude(await execution.finish())
             record(result)
     # Counting writes the program's value as JSON, which can be large.
-    count = partial(add_receipt, result, execution.gate, run.gate, bytes_returned)
-    return await offload(result.result, count)
+    return await offload(result.result, partial(add_receipt, result, execution.gate, run.gate))
 
 
 class Execution(Program):
@@ -196,7 +193,7 @@ class Execution(Program):
         parts, run, session = self._parts, self._run, self._place.session
         fields = {} if session is None else session.fields
         frame = run_frame(
-            run, self._tools, self._session, parts.servers.inventory, parts.guide, **fields
+            run, self._tools, self._guest, parts.servers.inventory, parts.guide, **fields
         )
         for directory in run.settings.offered_directories:
             await self._provenance.add_labels(f"directory '{directory.name}'", directory.labels)
@@ -238,7 +235,7 @@ class Execution(Program):
             servers=tuple(self._tools),
             timeout_seconds=run.limits.timeout,
             truncated=left.dropped,
-            isolation=self._session.isolation,
+            isolation=self._guest.isolation,
             usage=Usage(
                 wall_ms=round((time.monotonic() - self._began) * 1000),
                 cpu_ms=exited.cpu_ms if exited is not None else None,

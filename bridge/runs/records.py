@@ -136,8 +136,8 @@ class RunRecord:
             "run": request.run_id,
             "time": utc_text(now),
             "owner": request.owner,
+            "client": request.client,
         }
-        facts["client"] = request.client
         if isinstance(request, ApplyRequest):
             facts["plan"] = request.plan_id
         else:
@@ -145,9 +145,13 @@ class RunRecord:
             texts = {"name": request.name, "session": request.session, "program": request.code}
             facts |= await offload(request.code, lambda: records.clear(texts))
         name = f"{now * 1000:013.0f}.{request.run_id}.{owner_digest(request.owner)}.jsonl"
+        path = records.directory / name
         try:
-            make_directory(records.directory)
-            self._descriptor = os.open(records.directory / name, _NEW, 0o600)
+            try:
+                self._descriptor = os.open(path, _NEW, 0o600)
+            except FileNotFoundError:
+                make_directory(records.directory)
+                self._descriptor = os.open(path, _NEW, 0o600)
         except OSError as error:
             logger.warning("a run is not recorded: %s", error)
             return

@@ -19,8 +19,7 @@ from anyio.abc import TaskGroup
 from bridge.errors import LaunchError
 from bridge.model import Json, Limits
 from bridge.private_files import in_use
-from bridge.runs.program import save_state
-from bridge.runs.ready_sandbox import ReadySandbox, open_guest
+from bridge.runs.program import ReadySandbox, open_guest, save_state
 from bridge.sandbox.backend import Backend, Bind, LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 from bridge.sandbox.limits import limits_for

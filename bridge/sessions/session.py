@@ -36,7 +36,7 @@ SAVE_SECONDS = 10.0  # A guest may take so long to send its state; the next run 
 
 
 class Guest(Protocol):
-    """The sandbox of a session; see `bridge.runs.ready_sandbox`."""
+    """The sandbox of a session; see `bridge.runs.program`."""
 
     @property
     def is_whole(self) -> bool: ...

@@ -25,8 +25,7 @@ from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source,
 from bridge.model.runs import catch
 from bridge.rpc.channel import Channel
 from bridge.runs.guest_requests import GuestRequests
-from bridge.runs.program import Facts, Program
-from bridge.runs.ready_sandbox import ReadySandbox
+from bridge.runs.program import Facts, Program, ReadySandbox
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.failure import classify
 from bridge.settings import load

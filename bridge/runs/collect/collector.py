@@ -272,7 +272,10 @@ class Streams:
             await self._tell(stream, stream.flush())
             if not self._is_shown:
                 await stream.view()
-        out, err = shares([stream.buffer.cost(self._most) for stream in both], self._most)
+        costs = [len(stream.buffer.start) for stream in both]
+        if sum(costs) > self._most:  # A token has at least one byte.
+            costs = [stream.buffer.cost(self._most) for stream in both]
+        out, err = shares(costs, self._most)
         left.stdout = await self._stdout.finish(out, left)
         left.stderr = await self._stderr.finish(err, left)
 

@@ -227,10 +227,8 @@ class ShownItems:
         if original and (frame.mime not in _PICTURES or mime_of(original) != frame.mime):
             return _Taken(problem=f"it is no picture of the type {_plain(frame.mime)!r}")
         note = _plain(self._clear.text(frame.note[:600]))[:300]
-        shown, keep_only = (
-            repair_png(small or original),
-            original and frame.note.startswith(_NOT_SHOWN),
-        )
+        shown = repair_png(small or original)
+        keep_only = original and frame.note.startswith(_NOT_SHOWN)
         fits = self._pictures < MAX_PICTURES and base64_size(shown) <= self._room
         found = examine(shown) if fits or not keep_only else None
         if found is None and not keep_only:
