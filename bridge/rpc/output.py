@@ -166,10 +166,10 @@ class OutputBuffer:
     def shown(self, most: float, lines: int = MAX_LINES) -> Excerpt:
         """Return the part to show within `most` tokens and `lines` lines."""
         start, end = bytes(self._start), bytes(self._end)
-        if self.is_whole and self._lines <= lines:
-            # A token has at least one byte, so a short stream needs no count.
-            if len(start) <= most or self.cost(most) <= most:
-                return Excerpt(head=start, left_out=self.dropped)
+        # A token has at least one byte, so a short stream needs no count.
+        fits = self.is_whole and (len(start) <= most or self.cost(most) <= most)
+        if fits and self._lines <= lines:
+            return Excerpt(head=start, left_out=self.dropped)
         if not self._end_lost:
             # Nothing is missing in between, so the end may start earlier.
             start = end = start + end

@@ -253,8 +253,8 @@ class Engine:
                 async with queued.turn() as turn:
                     turn.check(run.request)
                     # For flow rules this run has read what the session's earlier runs read.
-                    gate = run.gate.in_session(turn.flow)
-                    place = Place(sandbox=turn.sandbox, waited=turn.waited, session=turn)
+                    gate = run.gate.in_session(turn.record.flow)
+                    place = Place(sandbox=turn.sandbox, waited=turn.record.begun, session=turn)
                     # The turn comes first: a run with a slot never waits for its session.
                     async with self.queue.slot(run.request.owner, run.caller.report_queue):
                         yield replace(run, gate=gate, packages=turn.packages), place

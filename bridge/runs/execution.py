@@ -143,7 +143,7 @@ async def execute(
     backend = await parts.sandboxes.backend()
     async with backend.in_use():
         execution = Execution(parts, run, tools, place, guest)
-        session = {} if place.session is None else {"session": place.session.session_id}
+        session = {} if place.session is None else {"session": place.session.record.session_id}
         async with run.gate.recording(run.request, tuple(tools), session) as record:
             await execution.begin()
             result = await execution.conclude(await execution.finish())

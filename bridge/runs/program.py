@@ -55,8 +55,8 @@ from bridge.sandbox.backend import Backend, DistantSandbox, LaunchSpec, Sandbox
 from bridge.sandbox.bundle import bundle_bytes
 from bridge.sandbox.failure import Ending
 from bridge.sandbox.layers import require_mandatory_layers, verify_isolation
+from bridge.sessions.checkpoints import StateParts
 from bridge.sessions.session import SAVE_SECONDS
-from bridge.sessions.state import StateParts
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from bridge.errors import PackageRefusedError
 from bridge.gate.flow import FlowState
 from bridge.model import Json, Loss, SessionReport, SessionState, Variable
 from bridge.sandbox.failure import Ending, Verdict
-from bridge.sessions.checkpoints import Saved
-from bridge.sessions.state import MAX_NAME_CHARS, MAX_NAMES, losses, shown_line
+from bridge.sessions.checkpoints import MAX_NAME_CHARS, MAX_NAMES, Saved, losses, shown_line
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, UnknownError
 from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
 from bridge.sessions.admission import SessionAdmission
-from bridge.sessions.checkpoints import Checkpoints, Claims
+from bridge.sessions.checkpoints import MAX_STATE_BYTES, Checkpoints, Claims
 from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
 from bridge.sessions.session import (
     SAVE_SECONDS,
@@ -32,7 +32,6 @@ from bridge.sessions.session import (
     Session,
     SessionServices,
 )
-from bridge.sessions.state import MAX_STATE_BYTES
 from bridge.settings import Settings
 from bridge.store import Store
 
@@ -177,7 +176,7 @@ class Sessions:
         """Return an owner's sessions, those used last first."""
         found: dict[str, Listed] = {}
         now = anyio.current_time()
-        for saved in await self._services.checkpoints.listed(owner):
+        for saved in await self._services.checkpoints.listed(owner) or ():
             found[saved.session_id] = Listed(
                 session_id=saved.session_id,
                 name=saved.name,

@@ -10,9 +10,8 @@ import pytest
 from bridge.gate.flow import FlowState
 from bridge.model import Loss, RunResult, SessionReport, Variable
 from bridge.render.text import session_section
-from bridge.sessions.checkpoints import Saved
+from bridge.sessions.checkpoints import MAX_NAME_CHARS, MAX_NAMES, Saved, losses
 from bridge.sessions.record import Holdings, Record, holdings
-from bridge.sessions.state import MAX_NAME_CHARS, MAX_NAMES, losses
 
 REPORT = SessionReport(session_id="ab" * 16, name="work", run=3, state="kept")
 RESULT = RunResult(run_id="r", status="success", summary="Success.")

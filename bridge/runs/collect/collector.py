@@ -33,7 +33,7 @@ from bridge.rpc.output import (
 from bridge.runs.collect import Collected
 from bridge.runs.collect.files import FilesOut
 from bridge.runs.collect.pictures import ShownItems
-from bridge.sessions.state import StateParts
+from bridge.sessions.checkpoints import StateParts
 
 logger = logging.getLogger(__name__)
 
