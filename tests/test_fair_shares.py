@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.fair_shares import Ruling, Taken, Thing, gives_up_place, place_for, surplus
+from bridge.sessions.admission import Ruling, gives_up_place, place_for
+from bridge.store.retention import Thing, surplus
+
+
+class Taken(NamedTuple):
+    owner: str
+    in_use: bool
+
 
 CONTENTS = {"a": 0, "b": 1, "c": 10, "d": 25, "e": 40}
 THINGS = st.lists(
@@ -85,16 +93,16 @@ def test_a_place_is_given_up_by_an_idle_one_of_a_fair_choice(
     caller: str, taken: list[Taken], places: int, ahead: list[str]
 ) -> None:
     taken = taken[:places]
-    held = Counter(one.caller for one in taken)
+    held = Counter(one.owner for one in taken)
     share = places / len(held.keys() | {caller})
     ruling = place_for(caller, taken, places, ahead)
     assert ruling.held == held[caller]
-    idle = [one.caller for one in taken if not one.busy]
+    idle = [one.owner for one in taken if not one.in_use]
     if ruling.answer == "free":
         assert len(taken) < places
     elif ruling.answer == "instead":
-        assert not taken[ruling.place].busy
-        whose = taken[ruling.place].caller
+        assert not taken[ruling.place].in_use
+        whose = taken[ruling.place].owner
         if whose != caller:
             # A caller below its share takes it from the one with most above its share.
             assert held[caller] < share < held[whose]
@@ -118,12 +126,12 @@ def test_who_waits_is_not_waited_for_by_callers_with_less_and_gets_what_is_given
     taken = taken[:places]
     if place_for(caller, taken, places).answer != "wait":
         return
-    givers = {one.caller for one in taken if gives_up_place(one.caller, taken, places, [caller])}
+    givers = {one.owner for one in taken if gives_up_place(one.owner, taken, places, [caller])}
     assert (len(taken) == places) is bool(givers)
-    held = Counter(one.caller for one in taken)
+    held = Counter(one.owner for one in taken)
     for giver in givers:
         assert held[giver] * len(held.keys() | {caller}) > places
-        place = next(place for place, one in enumerate(taken) if one.caller == giver)
+        place = next(place for place, one in enumerate(taken) if one.owner == giver)
         left = [one for number, one in enumerate(taken) if number != place]
         # A giver, or a caller with as much, does not get it back at once.
         assert place_for(giver, left, places, [caller]).answer != "free"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 from bridge.callers.client import MAX_WAIT_SECONDS
@@ -310,7 +310,7 @@ class Execution(Program):
             parts.servers,
             parts.guide,
             self.gate,
-            partial(self._more_answers, self.gate),
+            cache(partial(self._more_answers, self.gate)),
             show if parts.skills.may_list(run.request.principal) else None,
         )
 

@@ -59,8 +59,7 @@ class GuestRequests:
     """Answers one program's requests to the host.
 
     Args:
-        more: Returns further methods by name. It is called for the first of them, since few
-            programs use one.
+        more: Returns further methods by name, which few programs use.
         show: Records the names of the saved functions that a search found, before the program
             gets them.
     """
@@ -79,7 +78,6 @@ class GuestRequests:
         self._gate = gate
         self._more = more
         self._show = show
-        self._made: Mapping[str, Answer] | None = None
         self._told: set[str] = set()
         self._methods: Mapping[str, Answer] = {
             "call_tool": self._call_tool,
@@ -101,31 +99,26 @@ class GuestRequests:
         Raises:
             CallFailedError: The answer is an error.
         """
-        self._reject_long_names(params)
+        self._check_lengths(params)
         answer = self._methods.get(method)
         if answer is None:
-            if self._made is None:
-                self._made = self._more()
-            answer = self._made.get(method)
+            answer = self._more().get(method)
         if answer is None:
-            self._gate.admit()
-            raise CallFailedError(f"The bridge has no method {method!r:.80}.", kind="usage")
+            self._reject(f"The bridge has no method {method!r:.80}.")
         return answer(params)
 
-    def _reject_long_names(self, params: Mapping[str, Json]) -> None:
-        """Reject names that are too long; the call counts against the run's calls."""
+    def _check_lengths(self, params: Mapping[str, Json]) -> None:
         arguments = params.get("arguments")
-        for key, most in LONGEST.items():
-            text = params.get(key)
+        texts = [(key, params.get(key), most) for key, most in LONGEST.items()]
+        if isinstance(arguments, dict):
+            texts += [("the name of an argument", name, MAX_NAME_CHARS) for name in arguments]
+        for what, text, most in texts:
             if isinstance(text, str) and len(text) > most:
-                self._reject(key, len(text), most)
-        for name in arguments if isinstance(arguments, dict) else ():
-            if len(name) > MAX_NAME_CHARS:
-                self._reject("the name of an argument", len(name), MAX_NAME_CHARS)
+                self._reject(f"{what} has {len(text):,} characters; the limit is {most:,}.")
 
-    def _reject(self, what: str, characters: int, most: int) -> NoReturn:
+    def _reject(self, message: str) -> NoReturn:
+        """Reject a request, which counts against the run's calls."""
         self._gate.admit()
-        message = f"{what} has {characters:,} characters; the limit is {most:,}."
         raise CallFailedError(message, kind="usage")
 
     def _as_failure(self, error: BridgeError, *, server: str, tool: str = "") -> CallFailedError:

@@ -158,12 +158,11 @@ class SuspendedRuns:
         client: object,
         work: Callable[[SuspendedRun], Awaitable[RunResult]],
     ) -> SuspendedRun:
-        """Start a run.
+        """Start a run. `work` raises nothing.
 
         Args:
             owner: The only caller that may return for it.
             request: The request that a returning client must repeat.
-            work: The run itself; it raises nothing.
         """
         run = SuspendedRun(owner, request, client)
         self._live.add(run)
@@ -173,12 +172,9 @@ class SuspendedRuns:
     async def follow(
         self, run: SuspendedRun, *, patience: float = math.inf
     ) -> RunResult | Waiting | str:
-        """Return the run's result, its questions, or its id if `patience` is over.
+        """Return the run's result, its questions, or its id after `patience` seconds.
 
         Cancelling this cancels the run, unless another request follows it.
-
-        Args:
-            patience: Seconds after which the run continues without a request.
         """
         run.scope.deadline = math.inf
         run.followers += 1
@@ -205,7 +201,11 @@ class SuspendedRuns:
         if run.result is not None:
             run.collected.set()
             return run.result
-        return self._suspend(run)
+        secret = self._prefix + secrets.token_hex(32)
+        self._keep(run, secret)
+        for question in run.questions.values():
+            question.shown = True
+        return Waiting(secret=secret, questions=dict(run.questions))
 
     def task(self, secret: str, owner: Hashable) -> SuspendedRun:
         """Return the run of an id, with or without prefix, and extend its time."""
@@ -289,16 +289,9 @@ class SuspendedRuns:
                 continue
             await run.changed.wait()
 
-    def _keep(self, run: SuspendedRun, secret: str) -> str:
+    def _keep(self, run: SuspendedRun, secret: str) -> None:
         self._waiting[secret] = run
         run.scope.deadline = anyio.current_time() + WAIT_SECONDS
-        return secret
-
-    def _suspend(self, run: SuspendedRun) -> Waiting:
-        secret = self._keep(run, self._prefix + secrets.token_hex(32))
-        for question in run.questions.values():
-            question.shown = True
-        return Waiting(secret=secret, questions=dict(run.questions))
 
     async def _own(
         self, run: SuspendedRun, work: Callable[[SuspendedRun], Awaitable[RunResult]]
