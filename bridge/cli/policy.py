@@ -297,7 +297,7 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
     from bridge.runs.admission import read
 
     servers = engine.servers
-    reading = await read(code, NameTable(servers.inventory.entries()), "off")
+    reading = read(code, NameTable(servers.inventory.entries()), "off")
     if isinstance(reading.survey, Unread):
         raise UsageError(f"The program cannot be read: {reading.survey.finding}.")
     if reading.references.unknown:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -71,11 +70,10 @@ class Reading:
     packages: tuple[str, ...] = ()
 
 
-async def read(
+def read(
     code: str,
     table: NameTable,
     mode: GuardMode,
-    *,
     denied: Sequence[str] = (),
     session: bool = False,
     python: Callable[[], str] = str,
@@ -84,11 +82,29 @@ async def read(
 
     Args:
         table: The names of the servers that the program may use.
+        denied: The guard's rules of the configuration.
         session: Whether it runs in a session, where names may come from earlier runs.
         python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
     """
-    scan = None if mode == "off" else partial(check, denied=denied)
-    return await by_size(code, _read_program, code, python, table, scan, session)
+    program, guarded = read_program(code, python), mode != "off"
+    code, read_as, tree = program.code, program.read_as, program.tree
+    if isinstance(tree, Unread):
+        unread = Verdict(findings=(tree.finding,)) if guarded else NOTHING
+        return Reading(code=code, read_as=read_as, survey=tree, scan=unread)
+    survey = Survey(tree)
+    names = table.resolve(survey)
+    if not session:
+        # In a session an earlier program may have defined them, which only the guest knows.
+        survey.given = names
+    return Reading(
+        code=code,
+        read_as=read_as,
+        scan=check(survey, denied=denied) if guarded else NOTHING,
+        references=references(survey, table.aliases, more_names=session),
+        names=names,
+        survey=survey,
+        packages=program.packages,
+    )
 
 
 async def by_size(code: str, work: Callable[..., Found], *args: Any) -> Found:
@@ -100,34 +116,6 @@ async def by_size(code: str, work: Callable[..., Found], *args: Any) -> Found:
     if len(code) <= 2048:
         return work(*args)
     return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=True)
-
-
-def _read_program(
-    code: str,
-    python: Callable[[], str],
-    table: NameTable,
-    scan: Callable[[Survey], Verdict] | None,
-    session: bool,
-) -> Reading:
-    program = read_program(code, python)
-    code, read_as, tree = program.code, program.read_as, program.tree
-    if isinstance(tree, Unread):
-        unread = NOTHING if scan is None else Verdict(findings=(tree.finding,))
-        return Reading(code=code, read_as=read_as, survey=tree, scan=unread)
-    survey = Survey(tree)
-    names = table.resolve(survey)
-    if not session:
-        # In a session an earlier program may have defined them, which only the guest knows.
-        survey.given = names
-    return Reading(
-        code=code,
-        read_as=read_as,
-        scan=NOTHING if scan is None else scan(survey),
-        references=references(survey, table.aliases, more_names=session),
-        names=names,
-        survey=survey,
-        packages=program.packages,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,13 +373,16 @@ class Admission:
         return Check(verdict=verdict, servers=servers, revision=revision)
 
     async def _read(self, request: RunRequest, table: NameTable | None = None) -> Reading:
-        return await read(
+        settings = self._in_force(request)
+        return await by_size(
+            request.code,
+            read,
             request.code,
             table or self._table(request),
-            self._in_force(request).guard,
-            denied=self._in_force(request).guard_denies,
-            session=bool(request.session),
-            python=lambda: recall(self._settings).python,
+            settings.guard,
+            settings.guard_denies,
+            bool(request.session),
+            lambda: recall(self._settings).python,
         )
 
     def _table(self, request: RunRequest) -> NameTable:

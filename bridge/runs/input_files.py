@@ -79,7 +79,6 @@ _WORKS = (
 
 
 def allowed_bytes(limits: Limits, *, in_session: bool = False) -> int:
-    """Return the most bytes that the files of a run may have in total."""
     most = MAX_SESSION_BYTES if in_session else MAX_BYTES
     # While a file is written, the sandbox holds it several times.
     return min(most, limits.workspace_bytes // 2, limits.memory_bytes // 16)
@@ -91,7 +90,6 @@ async def resolve_files(request: RunRequest, limits: Limits, store: ArtifactStor
     Raises:
         InvalidRequestError: A name is not allowed, the files are too many or too large, or a `uri`
             has no content.
-        ArtifactStoreError: An artifact cannot be read.
     """
     if not request.files:
         return request

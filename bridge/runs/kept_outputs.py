@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import anyio
 import anyio.to_thread
@@ -33,7 +33,7 @@ _PARAMETERS = {
     "required": ["run_id", "stream"],
 }
 
-ALL = 32 * MEBIBYTE  # Of a stream, at least: as more is not kept.
+ALL = 32 * MEBIBYTE  # No more of a stream is kept.
 
 
 class KeptOutputs:
@@ -47,7 +47,7 @@ class KeptOutputs:
         self._store = store
         self._owner = owner
         self._tracker = tracker
-        self._reading = anyio.CapacityLimiter(2)  # Each is in memory then.
+        self._reading = anyio.CapacityLimiter(2)  # Each output is in memory meanwhile.
 
     async def read_output(self, params: Mapping[str, Json]) -> Json:
         """Return a text, or its lines that contain `find` with their numbers.
@@ -99,32 +99,32 @@ class KeptOutputs:
             raise CallFailedError(str(error), kind="internal") from None
 
     async def _unknown(self, run_id: str, stream: str) -> CallFailedError:
+        """Return the error for a missing output, which lists the outputs that are kept."""
         try:
             listed = await anyio.to_thread.run_sync(self._store.find_all, self._owner)
         except BridgeError:
             listed = ()
         kept = [one for one in listed if one.kind in STREAMS]
+        of_run = [one for one in kept if one.run_id == run_id]
         if not self._owner:
             # A run's id opens its output, so callers that share an owner do not see it.
-            kept = [one for one in kept if one.run_id == run_id]
+            kept = of_run
         for one in kept:
             # The existence and size of an output are data too.
             await self._tracker.add_store(one.uri, one.provenance)
-        return CallFailedError(self._instead(kept, run_id, stream), kind="usage")
-
-    def _instead(self, kept: Sequence[Artifact], run_id: str, stream: str) -> str:
-        of_run = [one for one in kept if one.run_id == run_id]
         message = (
             f"No {stream} of run {run_id!r:.80} is kept: that of other callers, what a result "
             "showed as a whole, and what has expired are not."
         )
-        if of_run:
-            return f"{message} Of this run there is {', '.join(map(_told, of_run))}."
-        if not kept:
-            return f"{message} No output is kept at all."
-        listed = ", ".join(f"{_told(one)} of {one.run_id}" for one in kept[:10])
+        names = ", ".join(f"{_told(one)} of {one.run_id}" for one in kept[:10])
         more = f" and {len(kept) - 10:,} more" if len(kept) > 10 else ""
-        return f"{message} Kept, the newest first: {listed}{more}."
+        if of_run:
+            message += f" Of this run there is {', '.join(map(_told, of_run))}."
+        elif kept:
+            message += f" Kept, the newest first: {names}{more}."
+        else:
+            message += " No output is kept at all."
+        return CallFailedError(message, kind="usage")
 
 
 def part(data: bytes, first: int, last: int | None) -> bytes:
@@ -160,7 +160,7 @@ def found_lines(
 
 
 def _line_start(data: bytes, start: int, lines: int) -> int:
-    """Return the offset of the line that begins `count` lines later."""
+    """Return the offset of the line that begins `lines` lines after `start`."""
     if lines < 1:
         return start
     if data.count(b"\n", start) < lines:
