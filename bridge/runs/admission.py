@@ -194,12 +194,7 @@ class Admission:
         self._proposals = ProjectApproval(parts.servers, gate_services.audit, gate_services.starts)
 
     async def parse(self, request: RunRequest) -> tuple[RunRequest, Limits]:
-        """Return a request with its input files, and the limits of its run.
-
-        Raises:
-            InvalidRequestError: The program, its time limit or a file is not within the limits.
-            BridgeError: Sessions are turned off.
-        """
+        """Return a request with its input files, and the limits of its run."""
         size = len(request.code.encode("utf-8", "replace"))
         if size > MAX_CODE_BYTES:
             message = f"The program is {size:,} bytes; the limit is {MAX_CODE_BYTES:,}."
@@ -222,11 +217,7 @@ class Admission:
         return request, limits
 
     async def read(self, request: RunRequest, caller: RunCaller) -> tuple[RunRequest, Reading]:
-        """Return the request with the repaired program, and what the program's text shows.
-
-        Raises:
-            UnknownError: The program names a server that does not exist.
-        """
+        """Return the request with the repaired program, and what the program's text shows."""
         table = self._table(request)
         program = await self._read(request, table)
         if isinstance(program.survey, Survey) and await by_size(
@@ -259,13 +250,7 @@ class Admission:
     async def admit(
         self, request: RunRequest, limits: Limits, program: Reading, caller: RunCaller
     ) -> PreparedRun | RunResult:
-        """Return the run, or the result of a program that must not run.
-
-        Raises:
-            InvalidRequestError: The program uses servers that the request does not list.
-            SettingsError: The policy does not parse.
-            UnknownError: The run to retry does not exist.
-        """
+        """Return the run, or the result of a program that must not run."""
         skills = await self._skills.of_program(request, program.survey, caller)
         servers, tolerant = self._servers_to_load(request, skills.extend(program.references))
         check = await self._check(request, program, servers)
@@ -300,9 +285,6 @@ class Admission:
         """Connect a run's servers in parallel; return the run and the tools of each server.
 
         A refused server does not stop the run; its use raises the reason.
-
-        Raises:
-            UpstreamError: A server that the program needs cannot be reached.
         """
         tools, errors = await self._servers.load(run.servers, tolerant=run.tolerant)
         for name, error in errors.items():

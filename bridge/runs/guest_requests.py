@@ -94,11 +94,7 @@ class GuestRequests:
         }
 
     def handle(self, method: str, params: Mapping[str, Json]) -> Awaitable[Json]:
-        """Return the answer to one call.
-
-        Raises:
-            CallFailedError: The answer is an error.
-        """
+        """Return the answer to one call, or raise `CallFailedError`."""
         self._check_lengths(params)
         answer = self._methods.get(method)
         if answer is None:
@@ -265,11 +261,13 @@ class GuestRequests:
             message = "arguments of a prompt must be a dict of texts."
             raise CallFailedError(message, kind="usage", server=name)
         asked = {"name": prompt, "arguments": arguments}
-
-        async def ask(server: UpstreamServer, params: Mapping[str, Json]) -> dict[str, Json]:
-            return await server.request("prompts/get", params)
-
-        result = await self._obtain(params, GET_PROMPT, asked, ask, "messages")
+        result = await self._obtain(
+            params,
+            GET_PROMPT,
+            asked,
+            lambda server, given: server.request("prompts/get", given),
+            "messages",
+        )
         return await offload(result, partial(prompt_value, result))
 
     async def _complete(self, params: Mapping[str, Json]) -> Json:

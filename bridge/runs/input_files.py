@@ -85,12 +85,7 @@ def allowed_bytes(limits: Limits, *, in_session: bool = False) -> int:
 
 
 async def resolve_files(request: RunRequest, limits: Limits, store: ArtifactStore) -> RunRequest:
-    """Return a request whose files have their content.
-
-    Raises:
-        InvalidRequestError: A name is not allowed, the files are too many or too large, or a `uri`
-            has no content.
-    """
+    """Return a request whose files have their content."""
     if not request.files:
         return request
     check_names(request.files)
@@ -115,11 +110,7 @@ def frame_files(files: Sequence[InputFile]) -> list[dict[str, str]]:
 
 
 def check_names(files: Sequence[InputFile]) -> None:
-    """Check that file names are allowed and do not collide.
-
-    Raises:
-        InvalidRequestError: The message names the file and the reason.
-    """
+    """Check that file names are allowed and do not collide."""
     if len(files) > MAX_FILES:
         message = f"There are {len(files):,} files; a run takes {MAX_FILES}."
         raise InvalidRequestError(message, remedy="Send an archive, and unpack it in the program.")

@@ -50,12 +50,7 @@ class KeptOutputs:
         self._reading = anyio.CapacityLimiter(2)  # Each output is in memory meanwhile.
 
     async def read_output(self, params: Mapping[str, Json]) -> Json:
-        """Return a text, or its lines that contain `find` with their numbers.
-
-        Raises:
-            CallFailedError: The parameters are wrong, or there is no such output.
-            AuditError: The audit log cannot record the read.
-        """
+        """Return a text, or its lines that contain `find` with their numbers."""
         given = {name: value for name, value in params.items() if value is not None}
         wrong = problem(given, _PARAMETERS, _PARAMETERS)
         lines, find = given.get("lines"), given.get("find")

@@ -111,7 +111,6 @@ async def open_engine(
 
     Args:
         finder: Finds servers; by default in the clients' configuration files.
-        choose_backend: Finds a backend; by default with `bridge.sandbox.selection`.
         cwd: The project's directory; by default the current one.
         eager: Whether to wait until the configuration is read; see `Servers`.
         patient: Whether runs wait for a server that is being installed.

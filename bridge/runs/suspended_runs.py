@@ -61,7 +61,6 @@ class SuspendedRun:
     """One run. Made by `SuspendedRuns.start`.
 
     Attributes:
-        run_id: The run's id, which cannot be guessed.
         client: A value that the starter stores with the run.
         over: Set when the run has ended completely.
         followers: The number of requests that wait for the run.
@@ -255,11 +254,7 @@ class SuspendedRuns:
         return run
 
     def check_room(self, run: SuspendedRun) -> None:
-        """Check that one more run may wait for its client; finished runs make room.
-
-        Raises:
-            CannotAskError: Too many runs wait.
-        """
+        """Check that one more run may wait for its client; finished runs make room."""
         others = {other for other in self._live if other.questions} | {*self._waiting.values()}
         asking = {other for other in self._live if other.questions}
         if len(asking - {run}) >= self._asking or not self._make_room(len(others - {run})):

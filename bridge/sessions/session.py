@@ -174,9 +174,6 @@ class QueuedRun:
         """Hold the session's sandbox while this is open.
 
         A cancellation first interrupts the program, so that the session keeps its state.
-
-        Raises:
-            BridgeError: The bridge is ending.
         """
         failure: Exception | None = None
         scope = anyio.CancelScope()

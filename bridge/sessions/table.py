@@ -136,12 +136,7 @@ class Sessions:
     async def queued(
         self, request: RunRequest, limits: Limits, caller: RunCaller
     ) -> AsyncIterator[QueuedRun]:
-        """Queue a run in its session, and wait for its turn; leaving waits for the session's save.
-
-        Raises:
-            UnknownError: There is none of that id for this caller.
-            BridgeError: No further session can be opened.
-        """
+        """Queue a run in its session, and wait for its turn; leaving waits for its save."""
         while True:
             queued = QueuedRun(request=request, limits=limits, caller=caller)
             found = await self._find(request, make=True)

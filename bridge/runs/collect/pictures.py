@@ -114,14 +114,13 @@ def svg_source(text: str) -> str:
     return source if names <= _DRAWN and source.count("<") == len(_TAG.findall(source)) else ""
 
 
-def svg_text(text: str, limit: int = MAX_PAGE_TEXT) -> tuple[str, bool]:
-    """Return the words in an SVG, each on its own line, and whether they are complete."""
+def svg_text(text: str) -> str:
+    """Return the beginning of the words in an SVG, one element's on each line."""
     found: list[str] = []
     size, at, lower = 0, 0, text.lower()
     for _ in range(MAX_STEPS):
-        start = text.find("<", at) if size <= limit else -1
-        if start < 0:
-            at = len(text)
+        start = text.find("<", at)
+        if start < 0 or size > MAX_PAGE_TEXT:
             break
         tag = _TAG.match(text, start)
         at = start + 1 if tag is None else tag.end()
@@ -136,8 +135,7 @@ def svg_text(text: str, limit: int = MAX_PAGE_TEXT) -> tuple[str, bool]:
         elif tag[2].lower() in ("script", "style", "metadata"):
             end = lower.find(f"</{tag[2].lower()}", at)
             at = len(text) if end < 0 else end
-    whole = "\n".join(found)
-    return whole[:limit], at >= len(text) and len(whole) <= limit and size <= limit
+    return "\n".join(found)[:MAX_PAGE_TEXT]
 
 
 # A guest may display any number of items of any size.
@@ -272,7 +270,7 @@ class ShownItems:
             text, complete = svg_source(whole), True
             mime_type = frame.mime
             if not text:
-                text, _ = svg_text(whole)
+                text = svg_text(whole)
                 mime_type, note, complete = "text/plain", "the words in a drawing (SVG)", False
         limit = min(MAX_TEXT, self._text_room)
         if len(text) > limit:
