@@ -274,7 +274,14 @@ class Admission:
             skills=skills,
             check=check,
         )
-        run = await self._with_servers_asked(run)
+        if check.verdict.certain and servers:
+            # Other mistakes are reported together, and wait for no server that is silent.
+            patient = not tolerant and check.may_be_outdated
+            tools, _ = await self._servers.load(servers, tolerant=not patient)
+            run = await self.check(run, tools)
+            if run.check.verdict.certain and run.check.may_be_outdated:
+                await self._servers.ask_again(tools)
+                run = await self.check(run, tools)
         if run.check.verdict.certain:
             result = refusal_result(run_id, run.program, run.check.verdict, limits)
             return add_findings(result, run.program, run.check.verdict)
@@ -324,20 +331,6 @@ class Admission:
         if again.verdict.certain or isinstance(reading.survey, Unread):
             return request, program, check
         return fixed, replace(reading, read_as=words), again
-
-    async def _with_servers_asked(self, run: PreparedRun) -> PreparedRun:
-        """Ask servers again for their tools if a certain mistake depends on them.
-
-        Other mistakes are reported together with it, and wait for no server that is silent.
-        """
-        if run.check.verdict.certain and run.servers:
-            tolerant = run.tolerant or not run.check.may_be_outdated
-            tools, _ = await self._servers.load(run.servers, tolerant=tolerant)
-            run = await self.check(run, tools)
-            if run.check.verdict.certain and run.check.may_be_outdated:
-                await self._servers.ask_again(tools)
-                run = await self.check(run, tools)
-        return run
 
     async def _check(
         self, request: RunRequest, program: Reading, servers: tuple[str, ...]

@@ -131,7 +131,7 @@ class Engine:
                 self.servers,
                 self.commands,
                 self.sandboxes.opened(),
-                self.sessions,
+                self.sessions.opened(),
                 self.suspended.opened(),
                 background_task(self.artifacts.tidy_periodically),
             ):
@@ -194,7 +194,8 @@ class Engine:
             return run
         session: Turn | None = None
         result: RunResult | None = None
-        async with self._place(run) as open_sandbox:
+        hold = self._in_session if run.request.session else self._in_own_sandbox
+        async with hold(run) as open_sandbox:
             for again in (False, True):
                 try:
                     async with open_sandbox(again) as (run, place):
@@ -222,9 +223,6 @@ class Engine:
         if session is not None:
             result = session.with_losses(result)
         return add_findings(result, run.program, run.check.verdict, caller.restarted)
-
-    def _place(self, run: PreparedRun) -> AbstractAsyncContextManager[OpenSandbox]:
-        return self._in_session(run) if run.request.session else self._in_own_sandbox(run)
 
     @asynccontextmanager
     async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:

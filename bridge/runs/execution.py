@@ -212,9 +212,9 @@ class Execution(Program):
         verdict = classify(facts.ending, run.limits)
         plan: Plan | None = None
         report: SessionReport | None = None
-        label: Callable[[Any], Any] = _unlabelled
-        if (held := run.gate.context.held_calls) is not None:
-            label = held.add_labels
+        held = run.gate.context.held_calls
+        label: Callable[[Any], Any] = held.add_labels if held is not None else lambda value: value
+        if held is not None:
             verdict, plan = await self._close_plan(verdict, done, held)
         if session is not None:
             verdict, report = session.conclude(verdict, facts.ending)
@@ -326,7 +326,3 @@ class Execution(Program):
             request=run.request,
         )
         return {"read_output": outputs.read_output, **kept.methods}
-
-
-def _unlabelled(value: Any) -> Any:
-    return value

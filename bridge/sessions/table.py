@@ -34,6 +34,7 @@ from bridge.sessions.session import (
 )
 from bridge.settings import Settings
 from bridge.store import Store
+from bridge.tasks import background_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Listed:
 
 
 class Sessions:
-    """The sessions. Enter before use; leaving saves and ends every one of them."""
+    """The sessions, while they are `opened`."""
 
     def __init__(
         self,
@@ -90,22 +91,20 @@ class Sessions:
         self._finding = anyio.Lock()
         self._tasks: TaskGroup | None = None
 
-    async def __aenter__(self) -> Sessions:
-        self._tasks = await anyio.create_task_group().__aenter__()
-        if (claims := self._services.claims) is not None:
-            self._tasks.start_soon(claims.renewing)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        tasks, self._tasks = self._tasks, None
-        if tasks is None:
-            return
-        with anyio.CancelScope(shield=True), anyio.move_on_after(20.0):
-            async with anyio.create_task_group() as ending:
-                for session in tuple(self._sessions.values()):
-                    ending.start_soon(session.stop)
-        tasks.cancel_scope.cancel()
-        await tasks.__aexit__(None, None, None)
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Serve sessions; leaving saves and ends every one of them."""
+        async with background_tasks() as self._tasks:
+            if (claims := self._services.claims) is not None:
+                self._tasks.start_soon(claims.renewing)
+            try:
+                yield
+            finally:
+                self._tasks = None
+                with anyio.CancelScope(shield=True), anyio.move_on_after(20.0):
+                    async with anyio.create_task_group() as ending:
+                        for session in tuple(self._sessions.values()):
+                            ending.start_soon(session.stop)
 
     @property
     def open(self) -> int:
