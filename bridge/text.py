@@ -9,7 +9,7 @@ import codecs
 import json
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cache
 from importlib.resources import files
 
@@ -65,14 +65,7 @@ def visible(text: str, keep: str = "\n\t") -> str:
     Args:
         keep: The characters that are not escaped.
     """
-    if text.isprintable():
-        return text
-    return "".join(
-        character.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(character) in _OBEYED and character not in keep
-        else character
-        for character in text
-    )
+    return _escape(text, keep, lambda each: each.encode("unicode_escape").decode("ascii"))
 
 
 def visible_json(text: str) -> str:
@@ -80,13 +73,15 @@ def visible_json(text: str) -> str:
 
     The value is unchanged, because outside of strings JSON only has newlines.
     """
+    return _escape(text, "\n", lambda each: json.dumps(each)[1:-1])
+
+
+def _escape(text: str, keep: str, form: Callable[[str], str]) -> str:
     if text.isprintable():
         return text
     return "".join(
-        json.dumps(character)[1:-1]
-        if unicodedata.category(character) in _OBEYED and character != "\n"
-        else character
-        for character in text
+        form(each) if unicodedata.category(each) in _OBEYED and each not in keep else each
+        for each in text
     )
 
 

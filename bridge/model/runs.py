@@ -106,7 +106,6 @@ class RunRequest:
         loses_state: Whether new packages may cost state that the session cannot restore.
         ends_bridge: Whether the bridge ends with this run.
         run_id: Empty for a new one.
-        profile: The profile that narrows its settings; empty for none.
     """
 
     code: str

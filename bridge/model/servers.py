@@ -18,10 +18,8 @@ class Source:
     Attributes:
         client: The client whose configuration it is, as shown to the user ("Claude Code").
         scope: The client's scope ("user", "local", "project", "managed", ...).
-        path: The absolute path of the file.
         key: The dotted key in the file ("mcpServers.github").
         moved_from: The client's file, if `import` moved the entry into the bridge's.
-        fields: The names of the entry's fields, and of their members.
     """
 
     client: str
@@ -42,7 +40,6 @@ class OAuthHints:
 
     Attributes:
         client_id: The id of a registered client; without one the bridge registers itself.
-        scopes: The requested scopes; empty for those that the server names.
         callback_port: The port of the loopback redirect; None for any free one.
     """
 

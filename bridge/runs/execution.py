@@ -31,9 +31,8 @@ from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import Answer
 from bridge.runs.admission import Parts, PreparedRun
 from bridge.runs.collect.collector import Collector
-from bridge.runs.guest_requests import GuestRequests
+from bridge.runs.guest_requests import GuestRequests, KeptOutputs
 from bridge.runs.input_files import frame_files
-from bridge.runs.kept_outputs import KeptOutputs
 from bridge.runs.program import Facts, Program, ReadySandbox
 from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.failure import Verdict, classify

@@ -390,7 +390,13 @@ class Claims:
             # The other replica may be saving the state, or may be dead.
             alive = seen not in (None, found)
             if alive and anyio.current_time() - start > 1.5 * LEASE_SECONDS:
-                raise _elsewhere(session_id, _holder(found))
+                raise InvalidRequestError(
+                    f"Session {session_id} is in use in replica {_holder(found)!r} of the bridge: "
+                    "a run uses it there, or its state could not be saved and is there alone. "
+                    "Nothing was run.",
+                    remedy="Wait for that run to end, or send the request to that replica.",
+                    code="elsewhere",
+                )
             if found != seen:
                 seen, since = found, anyio.current_time()
             await anyio.sleep(wait)
@@ -465,12 +471,3 @@ def _key(owner: str, session_id: str) -> _Key:
 
 def _holder(found: bytes | None) -> str:
     return (found or b"").partition(b" ")[0].decode(errors="replace")
-
-
-def _elsewhere(session_id: str, replica: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"Session {session_id} is in use in replica {replica!r} of the bridge: a run uses it in "
-        "it there, or its state could not be saved and is there alone. Nothing was run.",
-        remedy="Wait for the session's run to end, or send the request to that replica.",
-        code="elsewhere",
-    )
