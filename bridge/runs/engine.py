@@ -1,4 +1,4 @@
-"""The engine: all parts of a bridge, and the nine steps of a run.
+"""The engine: all parts of a bridge, the nine steps of a run, and `open_engine`.
 
 Each step is a call to the part that owns it. A run of a session takes the same steps, in the
 session's sandbox. If the first sandbox was dead before the program began, the engine starts the
@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
     contextmanager,
+    suppress,
 )
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -26,17 +28,24 @@ from bridge.artifacts import store_for
 from bridge.callers.client import Client, RunCaller
 from bridge.clock import Clock
 from bridge.commands.runner import Commands
-from bridge.errors import BridgeError, NotStartedError
-from bridge.gate.result_redaction import clear_value, redact_outcome
+from bridge.errors import BridgeError, CannotAskError, LoginFailedError, NotStartedError
+from bridge.gate.question import safe_name
+from bridge.gate.result_redaction import clear_logs, clear_value, redact_outcome
 from bridge.gate.server_starts import StartApprover
 from bridge.gate.services import GateServices
+from bridge.inventory.configuration import ConfigFinder, Finder, context_for
+from bridge.inventory.consents import consents_of
 from bridge.inventory.guide import GuestGuide
+from bridge.inventory.learned_shapes import LearnedShapes
+from bridge.inventory.secrets import Secrets
 from bridge.inventory.servers import Servers
-from bridge.model import ApplyRequest, RunRequest, RunResult
+from bridge.inventory.tool_cache import ToolCache
+from bridge.model import ApplyRequest, RunRequest, RunResult, ServerSpec
 from bridge.model.runs import catch
 from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
 from bridge.plans.plan_store import Plans
+from bridge.private_files import in_use, make_directory
 from bridge.runs.admission import (
     Admission,
     Parts,
@@ -51,13 +60,19 @@ from bridge.runs.sandboxes import Sandboxes
 from bridge.runs.suspended_runs import MAX_WAITING, SuspendedRuns
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.limits import limits_for
+from bridge.sandbox.ownership import current_owner, reap_leftovers
 from bridge.sandbox.process.host import usable_cpus
 from bridge.sandbox.run_queue import RunQueue, default_runs, usable_memory
+from bridge.sandbox.selection import select_backend
 from bridge.saved_functions.skills import Skills
 from bridge.sessions import Sessions, Turn
-from bridge.settings import Settings, store_of
+from bridge.settings import Settings, runtime_dir, store_of
 from bridge.tasks import background_task
 from bridge.upstream.client_features import current_caller, on_behalf_of
+from bridge.upstream.launch import Containers
+from bridge.upstream.oauth import Logins
+from bridge.upstream.pool import Pool
+from bridge.upstream.token_store import TokenStore
 
 logger = logging.getLogger(__name__)
 
@@ -357,3 +372,125 @@ class UnderWay:
         # answer a question or poll their task still get a reply.
         with anyio.move_on_after(12.0):
             await none_left()
+
+
+class LoginOffers:
+    """Offers logins to clients that can send their user to an address (URL elicitation)."""
+
+    def __init__(self, store: TokenStore) -> None:
+        self._store = store
+        # Two login pages at once would confuse the user.
+        self._one_at_a_time = anyio.Lock()
+
+    async def offer(self, spec: ServerSpec) -> bool:
+        """Ask the user of the current run to log in; return whether they did.
+
+        Each run offers a login to a server once.
+        """
+        # Imported here: most bridges offer no login, and it takes an HTTP server of its own.
+        from bridge.upstream.oauth_callback import Callback
+        from bridge.upstream.oauth_login import log_in
+
+        run = current_caller()
+        if not isinstance(run, RunCaller) or not run.may_visit or spec.name in run.offered_logins:
+            return False
+        run.offered_logins.add(spec.name)
+
+        async def show(url: str, callback: Callback) -> None:
+            host = safe_name(urlsplit(url).hostname or "", listed=False)
+            message = (
+                f"mcp-code-bridge: the server {safe_name(spec.name)} wants you to log in at "
+                f"{host}. The browser comes back to port {callback.port} of the bridge's machine."
+            )
+            answer = await run.elicit({"mode": "url", "message": message, "url": url})
+            if answer.get("action") != "accept":
+                raise LoginFailedError("The user did not want to log in.", server=spec.name)
+
+        try:
+            with run.clock.stop():
+                async with self._one_at_a_time:
+                    await log_in(spec, self._store, show, seconds=300.0)
+        except (CannotAskError, LoginFailedError) as error:
+            logger.info("no login to server %r: %s", spec.name, error)
+            return False
+        return True
+
+
+class ServerContainers(Containers):
+    """Labels and removes the containers of servers in the same way as sandboxes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def labels(self) -> Mapping[str, str]:
+        return current_owner().labels()
+
+    async def reap(self, engine: str, environ: Mapping[str, str], ended: str) -> None:
+        # Imported here: most bridges have no server in a container.
+        from bridge.sandbox.container.backend import container_backend
+
+        settings = replace(self._settings, environ=environ)
+        async with container_backend(engine, settings) as backend:
+            backend.ended = ended
+            await reap_leftovers(backend)
+
+
+@asynccontextmanager
+async def open_engine(
+    settings: Settings,
+    *,
+    finder: Finder | None = None,
+    choose_backend: Callable[[Settings], Awaitable[Backend]] = select_backend,
+    cwd: str | None = None,
+    eager: bool = True,
+    patient: bool = False,
+) -> AsyncIterator[Engine]:
+    """Open an engine on the user's own servers.
+
+    Args:
+        finder: Finds servers; by default in the clients' configuration files.
+        cwd: The project's directory; by default the current one.
+        eager: Whether to wait until the configuration is read; see `Servers`.
+        patient: Whether runs wait for a server that is being installed.
+    """
+    secrets = Secrets(settings.environ, settings.secret_names)
+    logins = Logins(settings.state_dir / "logins", on_tokens=secrets.login)
+    pool = Pool(
+        (),
+        log_dir=settings.state_dir / "logs",
+        environ=settings.environ,
+        call_timeout=settings.call_timeout,
+        start_timeout=settings.start_timeout,
+        start_patience=settings.start_patience,
+        patient=patient,
+        logins=logins,
+        roots=settings.roots,
+        server_settings=settings.server_settings,
+    )
+    pool.containers = ServerContainers(settings)
+    consents = consents_of(settings)
+    context = context_for(settings, cwd)
+    where = finder or ConfigFinder(context, consents)
+    store = store_of(settings)
+    servers = Servers(
+        where,
+        pool,
+        ToolCache(store),
+        eager=eager,
+        observed=LearnedShapes(store),
+        secrets=secrets,
+        consents=consents,
+        offer_login=LoginOffers(logins.store).offer,
+    )
+    try:
+        async with AsyncExitStack() as stack:
+            with suppress(OSError):
+                # `purge` removes no directory that is in use.
+                stack.enter_context(in_use(settings.state_dir))
+                make_directory(sockets := runtime_dir(settings))
+                stack.enter_context(in_use(sockets))
+            stack.enter_context(clear_logs(secrets.redactor))
+            engine = Engine(settings, servers, choose_backend)
+            yield await stack.enter_async_context(engine.opened())
+    finally:
+        store.close()

@@ -151,7 +151,15 @@ class Facts:
 
 
 class Program:
-    """Drives one program from its start to its end. Used once."""
+    """Drives one program from its start to its end. Used once.
+
+    Args:
+        waited: Whether the sandbox may have died while it waited.
+        keeps: Whether the sandbox belongs to a session, so that further programs follow.
+        clock: The run's total time; it stops during questions.
+        clear: Redacts secrets in every error.
+        clear_for: Returns the redactor for the answer to a call.
+    """
 
     def __init__(
         self,
@@ -166,15 +174,6 @@ class Program:
         clear: Redact | None = None,
         clear_for: Callable[[Call], Redact] | None = None,
     ) -> None:
-        """Make one.
-
-        Args:
-            waited: Whether the sandbox may have died while it waited.
-            keeps: Whether the sandbox belongs to a session, so that further programs follow.
-            clock: The run's total time; it stops during questions.
-            clear: Redacts secrets in every error.
-            clear_for: Returns the redactor for the answer to a call.
-        """
         self._clear, self._clear_for = clear, clear_for
         self._waited = waited
         self._keeps = keeps

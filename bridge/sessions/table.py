@@ -133,17 +133,18 @@ class Sessions:
 
     @asynccontextmanager
     async def queued(
-        self, request: RunRequest, limits: Limits, caller: RunCaller
+        self, request: RunRequest, limits: Limits, caller: RunCaller | None
     ) -> AsyncIterator[QueuedRun]:
         """Queue a run in its session, and wait for its turn; leaving waits for its save."""
         while True:
-            queued = QueuedRun(request=request, limits=limits, caller=caller)
-            found = await self._find(request, make=True)
+            ends = request.ends_session_only
+            queued = QueuedRun(request=None if ends else request, limits=limits, caller=caller)
+            found = await self._find(request, make=not ends)
             found.record.named = request.named_sessions
             if (session := await self._put(found, queued)) is None:
                 continue
             try:
-                if await queued.wait_turn() is not None:
+                if await queued.wait_turn() is not None or queued.outcome is not None:
                     yield queued
                     await queued.over.wait()
                     return
@@ -153,18 +154,9 @@ class Sessions:
 
     async def end_session(self, request: RunRequest) -> RunResult:
         """End a session, after the runs in it that were asked for before."""
-        while True:
-            queued = QueuedRun()
-            session = await self._put(await self._find(request, make=False), queued)
-            if session is None:
-                continue
-            try:
-                await queued.wait_turn()
-            finally:
-                if not queued.over.is_set():
-                    session.withdraw(queued)
-            if isinstance(queued.outcome, RunResult):
-                return queued.outcome
+        async with self.queued(request, Limits(), None) as queued:
+            assert isinstance(queued.outcome, RunResult)
+            return queued.outcome
 
     async def listed(self, owner: str) -> tuple[Listed, ...]:
         """Return an owner's sessions, those used last first."""
