@@ -17,8 +17,7 @@ from bridge.catalog.entries import ServerEntry, ToolEntry, call_signature, mark_
 from bridge.catalog.prose import first_sentence, join_names, one_line
 from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Head, Names
 from bridge.model import Directory, Limits
-from bridge.text import counted, valid_text
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens, counted, valid_text
 
 _HEADING_TOKENS = 24  # Tokens of the longest heading.
 

@@ -26,6 +26,7 @@ from bridge.errors import (
     RefusedError,
     UpstreamError,
 )
+from bridge.event_loop import offload
 from bridge.gate.approval import Approval
 from bridge.gate.decision import (
     CHANGED,
@@ -42,7 +43,6 @@ from bridge.gate.services import GateContext, RunContext
 from bridge.gate.tally import Tally
 from bridge.large_text import LargeText, with_plain_text
 from bridge.model import Effect, Json, Receipt, RunResult, Tool
-from bridge.offload import offload
 from bridge.settings.policy import SECRET
 
 READ_RESOURCE = "resources/read"

@@ -35,10 +35,10 @@ from bridge.catalog.shapes import (
     shape_of,
     shown,
 )
+from bridge.event_loop import LARGE
 from bridge.guest.protocol.results import text_of
 from bridge.inventory.tool_cache import AGE, listing_digest
 from bridge.model import Json, ServerSpec, Tool
-from bridge.offload import LARGE
 from bridge.rpc.values import shape_value
 from bridge.store import Store
 

@@ -10,8 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bridge.text import counted
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens, counted
 
 MAX_LINES = 50_000
 """Lines of a guest's output in the result. Structured content lists each line, and the token limit

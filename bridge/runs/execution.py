@@ -10,6 +10,7 @@ from typing import Any
 
 from bridge.callers.client import MAX_WAIT_SECONDS
 from bridge.errors import AuditError
+from bridge.event_loop import offload
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.pipeline import BYTES_PER_TOKEN, Gate, Grant, add_receipt
@@ -24,7 +25,6 @@ from bridge.model import (
     Tool,
     Usage,
 )
-from bridge.offload import offload
 from bridge.packages.packages import NOTHING
 from bridge.render.plan import plan_summary
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact

@@ -19,6 +19,7 @@ from bridge.artifacts.content import nth_line_end
 from bridge.catalog.docs import Detail
 from bridge.catalog.program.references import NameTable
 from bridge.errors import ArtifactStoreError, BridgeError, ToolCallError, UnknownError
+from bridge.event_loop import offload
 from bridge.gate.bridge_calls import ProvenanceTracker
 from bridge.gate.held_calls import HeldPlaceholder
 from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE, Gate
@@ -27,7 +28,6 @@ from bridge.inventory.guide import GuestGuide, has_match, starting_line
 from bridge.inventory.servers import Servers
 from bridge.large_text import with_plain_text
 from bridge.model import MEBIBYTE, STREAMS, Artifact, Json
-from bridge.offload import offload
 from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
 from bridge.rpc.values import prompt_value, resource_value, tool_error
 from bridge.text import counted

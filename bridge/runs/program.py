@@ -18,7 +18,6 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from bridge.clock import Clock, current_time
 from bridge.errors import (
     BridgeError,
     ChannelClosedError,
@@ -27,6 +26,7 @@ from bridge.errors import (
     SandboxError,
     SandboxLostError,
 )
+from bridge.event_loop import Clock, current_time
 from bridge.guest.protocol.wire import (
     PROTOCOL,
     Call,

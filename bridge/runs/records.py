@@ -21,9 +21,9 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
+from bridge.event_loop import estimated_size, offload
 from bridge.gate.audit.log import utc_text
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult
-from bridge.offload import estimated_size, offload
 from bridge.private_files import make_directory
 from bridge.render.text import value_text
 from bridge.settings import Settings

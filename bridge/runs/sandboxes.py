@@ -17,6 +17,7 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from bridge.errors import LaunchError
+from bridge.event_loop import background_tasks
 from bridge.model import Json, Limits
 from bridge.private_files import in_use
 from bridge.runs.program import ReadySandbox, open_guest, save_state
@@ -28,7 +29,6 @@ from bridge.sandbox.pool import Acquire, PoolReport, Reservation, WarmPool, acqu
 from bridge.sessions.checkpoints import MAX_STATE_BYTES
 from bridge.settings import Settings
 from bridge.settings.time_zone import time_zone
-from bridge.tasks import background_tasks
 
 _DEFAULTS = Limits()
 

@@ -20,8 +20,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import CannotAskError, InvalidRequestError
+from bridge.event_loop import background_tasks
 from bridge.model import Json, RunResult
-from bridge.tasks import background_tasks
 from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)

@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, UnknownError
+from bridge.event_loop import background_tasks
 from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
 from bridge.sessions.admission import SessionAdmission
 from bridge.sessions.checkpoints import MAX_STATE_BYTES, Checkpoints, Claims
@@ -34,7 +35,6 @@ from bridge.sessions.session import (
 )
 from bridge.settings import Settings
 from bridge.store import Store
-from bridge.tasks import background_tasks
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ import anyio
 import pytest
 
 from bridge.callers.client import RunCaller
-from bridge.clock import Clock
 from bridge.discovery.consents import ConsentFile
 from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import ServerStartError
+from bridge.event_loop import Clock
 from bridge.inventory.configuration import ConfigFinder
 from bridge.inventory.consents import ProjectConsents
 from bridge.inventory.refresher import FIRST_STARTS, REFRESH_SECONDS, Lister

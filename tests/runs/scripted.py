@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import anyio
 
-from bridge.clock import Clock
+from bridge.event_loop import Clock
 from bridge.guest.protocol.wire import Run
 from bridge.model import Limits
 from bridge.runs.program import Facts, Program, ReadySandbox
