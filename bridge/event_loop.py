@@ -1,4 +1,4 @@
-"""Work on the event loop: a run's clock, background tasks, and large values in threads.
+"""Work on the event loop: a run's clock, background tasks, and large values for threads.
 
 All time limits of a run use its clock, so that they stop together while the user answers.
 """
@@ -7,7 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
@@ -15,8 +23,6 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
-
-from bridge.large_text import LargeText
 
 
 def current_time() -> float:
@@ -106,6 +112,43 @@ async def background_task(work: Callable[[], Coroutine[Any, Any, None]]) -> Asyn
     async with background_tasks() as tasks:
         tasks.start_soon(work)
         yield
+
+
+class LargeText:
+    """A large text of a tool result as UTF-8, in pieces of whole characters.
+
+    Not a `str`, so that code must ask for the whole text with `str()`.
+    """
+
+    __slots__ = ("_size", "pieces")
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self.pieces = pieces
+        self._size = sum(map(len, pieces))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __sizeof__(self) -> int:
+        return self._size
+
+    def __str__(self) -> str:
+        return b"".join(self.pieces).decode()
+
+
+def with_plain_text(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool result with each `LargeText` of its content as a `str`."""
+    content = result.get("content")
+    if not isinstance(content, list) or not any(map(_is_large, content)):
+        return result
+    plain = [
+        {**block, "text": str(block["text"])} if _is_large(block) else block for block in content
+    ]
+    return {**result, "content": plain}
+
+
+def _is_large(block: Any) -> bool:
+    return isinstance(block, Mapping) and isinstance(block.get("text"), LargeText)
 
 
 LARGE = 128 * 1024

@@ -26,7 +26,7 @@ from bridge.errors import (
     RefusedError,
     UpstreamError,
 )
-from bridge.event_loop import offload
+from bridge.event_loop import LargeText, offload, with_plain_text
 from bridge.gate.approval import Approval
 from bridge.gate.decision import (
     CHANGED,
@@ -41,7 +41,6 @@ from bridge.gate.journal import OWN
 from bridge.gate.question import led_by
 from bridge.gate.services import GateContext, RunContext
 from bridge.gate.tally import Tally
-from bridge.large_text import LargeText, with_plain_text
 from bridge.model import Effect, Json, Receipt, RunResult, Tool
 from bridge.settings.policy import SECRET
 

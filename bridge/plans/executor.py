@@ -22,6 +22,7 @@ from bridge.errors import (
     UnknownError,
     UsageError,
 )
+from bridge.event_loop import with_plain_text
 from bridge.gate.approval import Approval, Approver
 from bridge.gate.audit.log import approval_fields
 from bridge.gate.decision import CallFacts, Decision, outcome_after
@@ -31,7 +32,6 @@ from bridge.gate.pipeline import Gate, Grant, add_receipt
 from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
 from bridge.inventory.servers import Servers
-from bridge.large_text import with_plain_text
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
 from bridge.plans.plan_store import Plans, StoredPlan, now_text
 from bridge.render.plan import plan_question

@@ -309,9 +309,6 @@ def _current_asker() -> StartApprover | None:
     return caller.asker if isinstance(caller, RunCaller) else None
 
 
-LOOK_SECONDS = 0.05  # Between looks at whether anything is left.
-
-
 class UnderWay:
     """The running runs; at shutdown each of them gets a typed error as its result.
 
@@ -359,7 +356,7 @@ class UnderWay:
 
         async def none_left() -> None:
             while self._scopes or waits():  # noqa: ASYNC110 - `waits` announces nothing
-                await anyio.sleep(LOOK_SECONDS)
+                await anyio.sleep(0.05)
 
         with anyio.move_on_after(seconds):
             await none_left()

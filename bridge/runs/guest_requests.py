@@ -19,14 +19,13 @@ from bridge.artifacts.content import nth_line_end
 from bridge.catalog.docs import Detail
 from bridge.catalog.program.references import NameTable
 from bridge.errors import ArtifactStoreError, BridgeError, ToolCallError, UnknownError
-from bridge.event_loop import offload
+from bridge.event_loop import offload, with_plain_text
 from bridge.gate.bridge_calls import ProvenanceTracker
 from bridge.gate.held_calls import HeldPlaceholder
 from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE, Gate
 from bridge.guest.schema.validation import problem
 from bridge.inventory.guide import GuestGuide, has_match, starting_line
 from bridge.inventory.servers import Servers
-from bridge.large_text import with_plain_text
 from bridge.model import MEBIBYTE, STREAMS, Artifact, Json
 from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
 from bridge.rpc.values import prompt_value, resource_value, tool_error
@@ -35,13 +34,6 @@ from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
 from bridge.upstream.server import UpstreamServer
 
 logger = logging.getLogger(__name__)
-
-READS: Mapping[Kind, str] = {
-    "resources": READ_RESOURCE,
-    "templates": READ_RESOURCE,
-    "prompts": GET_PROMPT,
-}
-"""The method that policy rules see when a program lists this kind."""
 
 MAX_NAME_CHARS = 1024  # A guest's name goes into records, errors and questions.
 
@@ -223,7 +215,9 @@ class GuestRequests:
 
     async def _offers(self, server: str, kind: Kind) -> list[Json]:
         ask = partial(self._servers.pool.server(server).offers, kind)
-        offers = await self._gate.list_offers(server, READS[kind], ask)
+        # Policy rules see a list as a read of what it lists.
+        method = GET_PROMPT if kind == "prompts" else READ_RESOURCE
+        offers = await self._gate.list_offers(server, method, ask)
         return [{"server": server, **offer} for offer in offers]
 
     async def _read_resource(self, params: Mapping[str, Json]) -> Json:

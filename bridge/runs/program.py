@@ -60,8 +60,6 @@ from bridge.sessions.session import SAVE_SECONDS
 
 logger = logging.getLogger(__name__)
 
-_STILL_REMEDY = "Something on this machine pauses its containers; see the engine's events."
-
 GRACE_SECONDS = 2.0
 """How long the guest may take to end its program after the time limit, which keeps the tail of the
 output. Then the host ends the sandbox."""
@@ -210,7 +208,8 @@ class Program:
                 raise NotStartedError(error.message, remedy=error.remedy) from error
             return
         message = "The sandbox did not read the program within 10 s."
-        raise NotStartedError(message, remedy=_STILL_REMEDY)
+        remedy = "Something on this machine pauses its containers; see the engine's events."
+        raise NotStartedError(message, remedy=remedy)
 
     async def finish(self) -> Facts:
         """Serve the program to its end, and return how it ended.

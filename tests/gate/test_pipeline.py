@@ -30,7 +30,7 @@ from bridge.errors import (
     UnknownError,
     UpstreamError,
 )
-from bridge.event_loop import LARGE, Clock, estimated_size
+from bridge.event_loop import LARGE, Clock, LargeText, estimated_size, with_plain_text
 from bridge.gate.approval import Approver
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.decision import CHANGED, CallFacts, Outcome, outcome_after, outcome_of
@@ -44,7 +44,6 @@ from bridge.gate.privacy import Vault, Vaults
 from bridge.gate.privacy_data import Kind
 from bridge.gate.services import GateContext
 from bridge.gate.tally import WINDOW, Rates, RunBudget, Tally
-from bridge.large_text import LargeText, with_plain_text
 from bridge.model import CallCount, Effect, Json, Tool
 from bridge.settings.policy import (
     Budgets,
