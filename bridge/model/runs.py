@@ -9,7 +9,7 @@ import json
 import uuid
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from bridge.errors import BridgeError, UsageError
@@ -512,12 +512,12 @@ def error_result(error: BridgeError, kind: type[Result], *, run_id: str = "") ->
         code=error.code,
         summary=error.message,
         error=f"{error} [{error.code}]",
+        recorded=bool(error.run_id),
     )
 
 
 def error_run(error: BridgeError, *, run_id: str = "") -> RunResult:
-    result = error_result(error, RunResult, run_id=run_id)
-    return replace(result, recorded=bool(error.run_id))
+    return error_result(error, RunResult, run_id=run_id)
 
 
 def first_error(group: ExceptionGroup[Exception]) -> Exception:

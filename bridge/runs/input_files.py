@@ -28,18 +28,16 @@ def name_problem(name: str) -> str:
     """Return why a file name is not allowed, to follow "its name"; empty if it is allowed."""
     if not name:
         return "is empty"
-    if len(name) > MAX_NAME_BYTES:
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         return f"is longer than {MAX_NAME_BYTES:,} bytes"
     if any(_is_refused(character) for character in name):
         return "holds control characters or what is no text"
-    if len(name.encode()) > MAX_NAME_BYTES:
-        return f"is longer than {MAX_NAME_BYTES:,} bytes"
     if name.startswith("/"):
         return "begins with a slash; it must be relative"
     if "\\" in name:
         return "holds a backslash; directories are parted by /"
     parts = name.split("/")
-    if not all(part not in ("", ".", "..") for part in parts):
+    if any(part in ("", ".", "..") for part in parts):
         return 'has a part that is empty, "." or ".."'
     if len(parts) > 10:
         return "has more than 10 parts"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import anyio
@@ -111,17 +110,16 @@ class SessionAdmission:
                 known = self._by_age()
                 # Waiting sessions wake in their order of arrival.
                 ahead = [] if session in self._waiting else [each.owner for each in self._waiting]
-                ruling = place_for(session.owner, known, self._places, ahead)
-                match ruling.answer:
-                    case "free":
-                        self._admitted.add(session)
-                        return True
-                    case "instead":
-                        await known[ruling.place].put_away()
-                    case "wait":
-                        return False
-                    case "no":
-                        raise _all_used(ruling.held, self._places)
+                answer = place_for(session.owner, known, self._places, ahead)
+                if isinstance(answer, int):
+                    await known[answer].put_away()
+                    continue
+                if answer == "no":
+                    own = [each.owner for each in known].count(session.owner)
+                    raise _all_used(own, self._places)
+                if answer == "free":
+                    self._admitted.add(session)
+                return answer == "free"
 
     def _by_age(self) -> list[Candidate]:
         return sorted(self._admitted, key=lambda each: each.since)
@@ -146,49 +144,33 @@ def _all_used(held: int, places: int) -> BridgeError:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ruling:
-    """The decision on an owner's request for a place.
-
-    Attributes:
-        answer: `free`: take a free place. `instead`: evict the holder at `place`. `wait`: a place
-            will be given up. `no`: the owner has its share.
-        held: The number of places that the owner has.
-    """
-
-    answer: Literal["free", "instead", "wait", "no"]
-    place: int = -1
-    held: int = 0
-
-
 def place_for(
     owner: str, taken: Sequence[Holder], places: int, ahead: Sequence[str] = ()
-) -> Ruling:
-    """Decide which place an owner gets.
+) -> int | Literal["free", "wait", "no"]:
+    """Return the index of the holder that must give its place to an owner.
 
-    An owner with its share or more replaces an idle holder of its own. An owner with less may take
-    the place of an idle holder whose owner has more than its share.
+    Otherwise return "free" if a place is free, "wait" if one will be given up, and "no" if the
+    owner has its share. An owner with its share or more replaces an idle holder of its own. An
+    owner with less may take the place of an idle holder whose owner has more than its share.
 
     Args:
         taken: The holders of places, least recently used first.
         ahead: The owners that already wait.
     """
     held = Counter(each.owner for each in taken)
-    mine = held[owner]
     # A place that was given up belongs to the owner that waited, not to a later equal owner.
-    if len(taken) < places and not any(held[other] <= mine for other in ahead):
-        return Ruling(answer="free", held=mine)
+    if len(taken) < places and not any(held[other] <= held[owner] for other in ahead):
+        return "free"
     below = _below(owner, held, places)
     idle = [place for place, each in enumerate(taken) if not each.in_use]
     if below:
         others = [place for place in idle if _above(taken[place].owner, held, places, owner)]
         if others:
-            place = max(others, key=lambda one: held[taken[one].owner])
-            return Ruling(answer="instead", place=place, held=mine)
+            return max(others, key=lambda one: held[taken[one].owner])
     own = [place for place in idle if taken[place].owner == owner]
     if own:
-        return Ruling(answer="instead", place=own[0], held=mine)
-    return Ruling(answer="wait" if below else "no", held=mine)
+        return own[0]
+    return "wait" if below else "no"
 
 
 def gives_up_place(
