@@ -21,7 +21,7 @@ MAX_WAITING_OF_OWNER = 8  # Waiting sessions of one owner, who could fill the qu
 _SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
 
 
-class Holder(Protocol):
+class Occupant(Protocol):
     """A session that may have a place; `in_use` while its place cannot be taken."""
 
     @property
@@ -31,7 +31,7 @@ class Holder(Protocol):
     def in_use(self) -> bool: ...
 
 
-class Candidate(Holder, Protocol):
+class Candidate(Occupant, Protocol):
     """A session that needs a place; `since` is the time of its last use."""
 
     since: float
@@ -145,7 +145,7 @@ def _all_used(held: int, places: int) -> BridgeError:
 
 
 def place_for(
-    owner: str, taken: Sequence[Holder], places: int, ahead: Sequence[str] = ()
+    owner: str, taken: Sequence[Occupant], places: int, ahead: Sequence[str] = ()
 ) -> int | Literal["free", "wait", "no"]:
     """Return the index of the holder that must give its place to an owner.
 
@@ -174,7 +174,7 @@ def place_for(
 
 
 def gives_up_place(
-    owner: str, taken: Sequence[Holder], places: int, waiting: Sequence[str]
+    owner: str, taken: Sequence[Occupant], places: int, waiting: Sequence[str]
 ) -> bool:
     """Return whether an owner must give an idle place to a waiting owner."""
     held = Counter(each.owner for each in taken)

@@ -112,7 +112,7 @@ class Collector:
                 part.discard()
 
 
-class _Stored:
+class _StoredStream:
     """The stored copy of one stream, which begins when the stream no longer fits into memory.
 
     Attributes:
@@ -173,7 +173,7 @@ class _Stream:
         memory = max(MEMORY_BYTES, limits.output_tokens * 5)
         self.name: ArtifactKind = name
         self.buffer = OutputBuffer(min(limits.output_bytes, OUTPUT_BYTES), memory)
-        self.stored = _Stored(name, artifacts)
+        self.stored = _StoredStream(name, artifacts)
         self._raw = b""
         self._redact = clear
         self._clear = clear.stream()
