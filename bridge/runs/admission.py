@@ -120,15 +120,11 @@ async def by_size(code: str, work: Callable[..., Found], *args: Any) -> Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """The preflight's verdict on a program.
-
-    Attributes:
-        revision: The revision of the inventory that was used; negative if the check is off.
-    """
+    """The preflight's verdict on a program, with the revision of the inventory that it used."""
 
     verdict: Verdict
     servers: tuple[str, ...] = ()
-    revision: int = -1
+    revision: int = -1  # The check is off.
 
     @property
     def may_be_outdated(self) -> bool:

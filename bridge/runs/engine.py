@@ -310,11 +310,7 @@ def _current_asker() -> StartApprover | None:
 
 
 class UnderWay:
-    """The running runs; at shutdown each of them gets a typed error as its result.
-
-    Args:
-        replica: This process's name among several; empty if it is alone.
-    """
+    """The running runs; at shutdown each of them gets a typed error as its result."""
 
     def __init__(self, replica: str = "") -> None:
         self.draining = False

@@ -152,11 +152,7 @@ async def execute(
 
 
 class Execution(Program):
-    """The program of one run. Used once.
-
-    Attributes:
-        gate: The gate for its calls; None until the first call.
-    """
+    """The program of one run. Used once. Its `gate` is None until the first call."""
 
     def __init__(
         self,

@@ -403,11 +403,7 @@ ALL = 32 * MEBIBYTE  # No more of a stream is kept.
 
 
 class KeptOutputs:
-    """The `read_output` of one run.
-
-    Args:
-        tracker: Records what the earlier run had read.
-    """
+    """The `read_output` of one run; `tracker` records what the earlier run had read."""
 
     def __init__(self, store: ArtifactStore, owner: str, tracker: ProvenanceTracker) -> None:
         self._store = store

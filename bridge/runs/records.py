@@ -45,8 +45,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O
 class RunRecords:
     """The records of a state directory, which several bridges may share.
 
-    Args:
-        clear: Redacts this machine's secrets in a program and its names.
+    `clear` redacts this machine's secrets in a program and its names.
     """
 
     def __init__(self, settings: Settings, clear: Callable[[Json], Json] = lambda it: it) -> None:
@@ -116,11 +115,7 @@ class RunRecords:
 
 
 class RunRecord:
-    """The record of one running run.
-
-    Attributes:
-        is_kept: Whether its file was made.
-    """
+    """The record of one running run; `is_kept` if its file was made."""
 
     def __init__(self, records: RunRecords, request: RunRequest | ApplyRequest) -> None:
         self._records = records
