@@ -39,7 +39,7 @@ from bridge.runs import open_engine
 from bridge.server.app import tool_list
 from bridge.server.search_tool import search_result
 from bridge.settings import Settings, load
-from bridge.tokens import count_tokens, definition_text
+from bridge.text import count_tokens, definition_text
 
 Tools = Mapping[str, tuple[Tool, ...]]
 

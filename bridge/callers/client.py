@@ -17,8 +17,8 @@ import anyio
 from opentelemetry.context import get_current
 
 from bridge.callers.progress import REPORT_SECONDS, ProgressReporter, RunProgress
-from bridge.clock import Clock
 from bridge.errors import CannotAskError
+from bridge.event_loop import Clock
 from bridge.gate.question import read_answer
 from bridge.gate.server_questions import ServerQuestions, may_sample
 from bridge.gate.server_starts import StartApprover

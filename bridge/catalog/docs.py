@@ -16,8 +16,7 @@ from typing import Any, Literal
 from bridge.catalog.entries import ServerEntry, ToolEntry, call_signature, mark_twins, tool_stub
 from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Head, Names
 from bridge.model import Directory, Limits
-from bridge.text import counted, first_sentence, join_names, one_line, valid_text
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens, counted, first_sentence, join_names, one_line, valid_text
 
 _HEADING_TOKENS = 24  # Tokens of the longest heading.
 

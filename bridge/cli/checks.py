@@ -15,8 +15,7 @@ from bridge.errors import BridgeError, LoginRequiredError
 from bridge.runs import Engine
 from bridge.server import known_clients
 from bridge.server.app import tool_list
-from bridge.text import join_names
-from bridge.tokens import count_tokens, definition_text
+from bridge.text import count_tokens, definition_text, join_names
 
 
 async def check_servers(engine: Engine, *, as_json: bool) -> int:

@@ -292,10 +292,10 @@ def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
 
 
 async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
-    from bridge.runs.checks import read
+    from bridge.runs.admission import read
 
     servers = engine.servers
-    reading = await read(code, NameTable(servers.inventory.entries()), "off")
+    reading = read(code, NameTable(servers.inventory.entries()), "off")
     if isinstance(reading.survey, Finding):
         raise UsageError(f"The program cannot be read: {reading.survey}.")
     if reading.references.unknown:

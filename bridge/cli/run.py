@@ -18,10 +18,11 @@ from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.status import open_engine
 from bridge.cli.terminal import LiveTerminal, Terminal
 from bridge.errors import BridgeError, SandboxError, UsageError
+from bridge.event_loop import background_task
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.gate.tally import Tally
 from bridge.model import ApplyRequest, Artifact, FindingSource, Plan, RunRequest, RunResult
-from bridge.model.results import error_run
+from bridge.model.runs import error_run
 from bridge.plans.executor import MAX_QUESTION
 from bridge.render.plan import plan_text, unknown_effects
 from bridge.render.structured import to_structured
@@ -39,7 +40,6 @@ from bridge.runs.admission import MAX_CODE_BYTES
 from bridge.runs.input_files import quote
 from bridge.server.arguments import parse_packages, parse_session
 from bridge.settings import Settings
-from bridge.tasks import background_task
 from bridge.text import counted
 
 TERMINAL = "terminal"  # The principal of these runs; see `RunRequest.principal`.

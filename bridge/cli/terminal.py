@@ -19,8 +19,8 @@ from bridge.cli.output import hold_logs, visible
 from bridge.cli.person import Person
 from bridge.cli.status import StatusLine, hide_status
 from bridge.errors import CannotAskError
+from bridge.event_loop import background_tasks
 from bridge.model import Json
-from bridge.tasks import background_tasks
 from bridge.text import VisibleDecoder
 
 logger = logging.getLogger(__name__)

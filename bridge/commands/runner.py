@@ -24,6 +24,7 @@ import anyio.to_thread
 from bridge.callers.progress import RunProgress
 from bridge.commands.plan import CommandPlan, Planner
 from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError
+from bridge.event_loop import background_task
 from bridge.gate.audit import RunAudit
 from bridge.gate.decision import canonical, digest
 from bridge.gate.redaction import Redactor
@@ -40,14 +41,13 @@ from bridge.model import (
     Status,
     Usage,
 )
-from bridge.model.results import first_error
+from bridge.model.runs import first_error
 from bridge.sandbox.backend import Backend, ExitReport, Sandbox
 from bridge.sandbox.layers import common
 from bridge.sandbox.run_queue import MOST_RUNS, RunQueue
 from bridge.sandbox.selection import select_for_profile, with_profile_remedy
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile, Runtime
-from bridge.tasks import background_task
 
 
 class CommandOutput:

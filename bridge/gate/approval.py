@@ -18,6 +18,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError, SettingsError
+from bridge.event_loop import offload
 from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, no_mask
 from bridge.gate.pins import tool_digest
 from bridge.gate.question import (
@@ -34,7 +35,6 @@ from bridge.gate.question import (
     safe_name,
 )
 from bridge.model import HeldCall, Json, Plan
-from bridge.offload import offload
 from bridge.settings.policy import FlowRule, PolicySpec, Rule
 from bridge.settings.policy_edit import NewRule, add_rule, rule_for
 

@@ -19,6 +19,7 @@ from bridge.errors import (
     CallDeniedError,
     RefusedError,
 )
+from bridge.event_loop import offload
 from bridge.gate.approval import Approval
 from bridge.gate.decision import CallFacts, Decision, Outcome, strictest
 from bridge.gate.journal import OWN
@@ -26,7 +27,6 @@ from bridge.gate.pipeline import Gate, denial
 from bridge.gate.policy import DEFAULTS
 from bridge.gate.services import GateContext
 from bridge.model import Effect, Json, Provenance
-from bridge.offload import offload
 from bridge.text import valid_text, visible
 
 

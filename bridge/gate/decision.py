@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bridge.errors import CannotAskError, RefusedError, ToolCallError, UpstreamError, UsageError
+from bridge.event_loop import LARGE, estimated_size
 from bridge.guest.protocol import json_text
 from bridge.model import Action, Effect, Json, Tool
-from bridge.offload import LARGE, estimated_size
 from bridge.settings.policy import STRICTNESS
 
 Mask = Callable[[Json, Json], Json]

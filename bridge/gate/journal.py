@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from bridge.errors import InvalidRequestError, RefusedError, UnknownError
+from bridge.event_loop import estimated_size
 from bridge.gate.decision import CallFacts, Outcome
 from bridge.gate.flow import FlowState
 from bridge.guest.protocol import json_text
 from bridge.model import OWN_SERVER, CallCount, Effect, Json, RetriedReads
-from bridge.offload import estimated_size
 
 logger = logging.getLogger(__name__)
 

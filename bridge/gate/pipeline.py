@@ -26,6 +26,7 @@ from bridge.errors import (
     RefusedError,
     UpstreamError,
 )
+from bridge.event_loop import LargeText, offload, with_plain_text
 from bridge.gate.approval import Approval
 from bridge.gate.decision import (
     CHANGED,
@@ -40,9 +41,7 @@ from bridge.gate.journal import OWN
 from bridge.gate.question import led_by
 from bridge.gate.services import GateContext, RunContext
 from bridge.gate.tally import Tally
-from bridge.large_text import LargeText, with_plain_text
 from bridge.model import Effect, Json, Receipt, RunResult, Tool
-from bridge.offload import offload
 from bridge.settings.policy import SECRET
 
 READ_RESOURCE = "resources/read"
@@ -58,7 +57,6 @@ _OVER_LIMIT = Decision(action="deny", rule="limit of calls")
 Send = Callable[[Mapping[str, Json]], Awaitable[dict[str, Json]]]
 """Sends a request with the arguments given, and returns the server's answer."""
 
-Measure = Callable[[RunResult], int]  # Returns the bytes of a result that the model gets.
 
 BYTES_PER_TOKEN = 4  # The average of English and JSON for public tokenisers.
 
@@ -479,13 +477,11 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
     return large + len(_TEXT.encode(content).encode("utf-8", "replace"))
 
 
-def add_receipt(
-    result: RunResult, gate: Gate | None, run: RunContext, measure: Measure
-) -> RunResult:
+def add_receipt(result: RunResult, gate: Gate | None, run: RunContext) -> RunResult:
     context, tally = run.context, Tally() if gate is None else gate.tally
     waiting, calls_ms = run.caller.clock.stopped_seconds * 1000, max(0.0, tally.busy_seconds * 1000)
     # Encoding takes time, so that this runs once.
-    returned = measure(result)
+    returned = result.count_bytes()
     receipt = Receipt(
         calls=dict(tally.made),
         changing=tally.changing,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from bridge.errors import CallDeniedError, InvalidRequestError, ToolCallError, UpstreamError
+from bridge.event_loop import estimated_size
 from bridge.gate.privacy_data import (
     PORTION,
     REMAINS,
@@ -30,7 +31,6 @@ from bridge.gate.privacy_data import (
     plain_token,
 )
 from bridge.model import Json
-from bridge.offload import estimated_size
 from bridge.settings.globs import any_matcher
 from bridge.settings.policy import Privacy
 

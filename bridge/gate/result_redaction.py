@@ -16,9 +16,9 @@ from operator import is_not
 from typing import Any
 
 from bridge.errors import BridgeError, CallDeniedError, InvalidRequestError, ToolCallError
+from bridge.event_loop import offload
 from bridge.gate.redaction import MARK, Redactor, as_json
 from bridge.model import Json, RunResult, Tool
-from bridge.offload import offload
 
 NOT_SHOWN = "[left out: it could not be searched for secrets]"
 

@@ -14,11 +14,11 @@ from typing import NoReturn
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from bridge.errors import AuditError, CannotAskError
+from bridge.event_loop import offload
 from bridge.gate.audit.run import RunAudit
 from bridge.gate.decision import canonical, digest
 from bridge.gate.question import form, one_line, safe_name
 from bridge.model import Action, Json
-from bridge.offload import offload
 from bridge.settings.globs import matcher
 from bridge.settings.policy import Asking, PolicySpec
 from bridge.text import visible

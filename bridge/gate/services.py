@@ -13,8 +13,8 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from bridge.clock import Clock
 from bridge.errors import UnknownError, UpstreamError
+from bridge.event_loop import Clock, background_tasks
 from bridge.gate.approval import Approver, Grants
 from bridge.gate.audit import RunAudit
 from bridge.gate.audit.log import audit_log
@@ -32,7 +32,6 @@ from bridge.gate.server_starts import StartApprover, Starts
 from bridge.gate.tally import Rates, RunBudget
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult, Tool
 from bridge.settings import Settings, store_of
-from bridge.tasks import background_tasks
 
 
 class Caller(Protocol):

@@ -18,7 +18,7 @@ from watchfiles import awatch
 
 from bridge.discovery.finder import DiscoveryContext, survey
 from bridge.discovery.watch import watched_paths
-from bridge.tasks import background_task
+from bridge.event_loop import background_task
 
 logger = logging.getLogger(__name__)
 

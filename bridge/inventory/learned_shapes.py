@@ -24,10 +24,10 @@ from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, Valida
 from bridge.catalog import shapes
 from bridge.catalog.entries import Observation
 from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape
+from bridge.event_loop import LARGE
 from bridge.guest.protocol.results import text_of
 from bridge.inventory.inventory import AGE, listing_digest
 from bridge.model import Json, ServerSpec, Tool
-from bridge.offload import LARGE
 from bridge.rpc.values import shape_value
 from bridge.store import Store
 

@@ -14,7 +14,7 @@ import anyio
 from bridge.callers.client import RunCaller
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.model import Json
-from bridge.model.requests import SCRIPT_OPENING, RunRequest
+from bridge.model.runs import SCRIPT_OPENING, RunRequest
 from bridge.sandbox.backend import Bind
 from bridge.settings import Settings, packages_dir, store_of
 

@@ -18,7 +18,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from bridge.errors import InvalidRequestError, PackageRefusedError
-from bridge.model.requests import SCRIPT_OPENING
+from bridge.model.runs import SCRIPT_OPENING
 from bridge.settings.dependencies import Allowed
 
 MAX_REQUIREMENTS = 100  # A program may request any number; each is looked up on the index.

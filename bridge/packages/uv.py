@@ -24,12 +24,12 @@ import anyio.abc
 import anyio.to_thread
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
+from bridge.event_loop import background_task
 from bridge.guest.protocol import distributions
 from bridge.packages.sets import Locked, too_large, within
 from bridge.packages.target import PackageTarget
 from bridge.sandbox.container.command_runner import open_group
 from bridge.settings.dependencies import Dependencies
-from bridge.tasks import background_task
 
 MAX_PACKAGES = 500  # An index may name any number of dependencies.
 MAX_SAID = 64 * 1024  # Bytes kept from the end of uv's output, which may quote an index.

@@ -22,6 +22,7 @@ from bridge.errors import (
     UnknownError,
     UsageError,
 )
+from bridge.event_loop import with_plain_text
 from bridge.gate.approval import Approval, Approver
 from bridge.gate.audit.log import approval_fields
 from bridge.gate.decision import CallFacts, Decision, outcome_after
@@ -31,11 +32,9 @@ from bridge.gate.pipeline import Gate, Grant, add_receipt
 from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
 from bridge.inventory.servers import Servers
-from bridge.large_text import with_plain_text
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
 from bridge.plans.plan_store import Plans, StoredPlan, now_text
 from bridge.render.plan import plan_question
-from bridge.render.text import bytes_returned
 from bridge.rpc.values import shape_value, tool_error
 
 MAX_QUESTION = 5_500
@@ -124,7 +123,7 @@ class PlanExecutor:
                 )
                 execution = _Execution(kept, gate, run, approval, self.servers)
                 result = await self._perform(execution, run_id, record)
-            return add_receipt(result, gate, run, bytes_returned)
+            return add_receipt(result, gate, run)
         except ApprovalRefusedError:
             begun = True
             why = f"the client was asked at {now_text()}, and did not approve of it"

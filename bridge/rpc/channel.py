@@ -14,6 +14,7 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
+from bridge.event_loop import LargeText, offload
 from bridge.guest.protocol.wire import (
     MAX_VALUES,
     GuestFrame,
@@ -27,9 +28,7 @@ from bridge.guest.protocol.wire import (
     encode,
     json_start,
 )
-from bridge.large_text import LargeText
 from bridge.model import Json
-from bridge.offload import offload
 
 MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024  # Longest line accepted from a guest.
 

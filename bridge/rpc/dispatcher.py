@@ -26,9 +26,9 @@ from bridge.errors import (
     ToolCallError,
     UpstreamError,
 )
+from bridge.event_loop import offload
 from bridge.guest.protocol.wire import Call, Reply, WireError, encode
 from bridge.model import Json
-from bridge.offload import offload
 from bridge.rpc.channel import Redact, encode_reply
 
 logger = logging.getLogger(__name__)

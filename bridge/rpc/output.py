@@ -10,8 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bridge.text import counted
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens, counted
 
 MAX_LINES = 50_000
 """Lines of a guest's output in the result. Structured content lists each line, and the token limit
@@ -166,7 +165,9 @@ class OutputBuffer:
     def shown(self, most: float, lines: int = MAX_LINES) -> Excerpt:
         """Return the part to show within `most` tokens and `lines` lines."""
         start, end = bytes(self._start), bytes(self._end)
-        if self.is_whole and self._lines <= lines and self.cost(most) <= most:
+        # A token has at least one byte, so a short stream needs no count.
+        fits = self.is_whole and (len(start) <= most or self.cost(most) <= most)
+        if fits and self._lines <= lines:
             return Excerpt(head=start, left_out=self.dropped)
         if not self._end_lost:
             # Nothing is missing in between, so the end may start earlier.

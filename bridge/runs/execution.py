@@ -4,80 +4,42 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from typing import Any
 
-from bridge.artifacts import ArtifactStore
-from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
+from bridge.callers.client import MAX_WAIT_SECONDS
 from bridge.catalog.entries import run_discovered
 from bridge.errors import AuditError
+from bridge.event_loop import offload
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.pipeline import BYTES_PER_TOKEN, Gate, Grant, add_receipt
-from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Call, Done, Run
-from bridge.inventory.guide import GuestGuide
-from bridge.inventory.servers import Servers
 from bridge.model import (
     Json,
-    Limits,
     Plan,
-    RunRequest,
     RunResult,
     SessionReport,
     Tool,
     Usage,
 )
-from bridge.offload import offload
-from bridge.packages.packages import NOTHING, Packages, PackageSet
-from bridge.plans.plan_store import Plans
+from bridge.packages.packages import NOTHING
 from bridge.render.plan import plan_summary
-from bridge.render.text import bytes_returned
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import Answer
-from bridge.runs.checks import Check, Reading
-from bridge.runs.collect import Collector
-from bridge.runs.guest_requests import GuestRequests
+from bridge.runs.admission import Parts, PreparedRun
+from bridge.runs.collect.collector import Collector
+from bridge.runs.guest_requests import GuestRequests, KeptOutputs
 from bridge.runs.input_files import frame_files
-from bridge.runs.kept_outputs import KeptOutputs
-from bridge.runs.program import Facts, Program
-from bridge.runs.ready_sandbox import ReadySandbox
-from bridge.runs.sandboxes import Sandboxes
+from bridge.runs.program import Facts, Program, ReadySandbox
 from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.failure import Verdict, classify
 from bridge.sandbox.layers import guest_limits
 from bridge.sandbox.pool import Reservation
 from bridge.saved_functions.requests import KeptRequests
-from bridge.saved_functions.skills import Review, Skills, SkillUse
+from bridge.saved_functions.skills import Review
 from bridge.sessions import Turn
-from bridge.settings import Settings
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedRun:
-    """An admitted run.
-
-    Attributes:
-        settings: The bridge's settings, narrowed by the requested profile.
-        servers: The servers to connect before the program begins.
-        tolerant: Whether the program begins without servers that fail or are slow.
-        check: The preflight's verdict.
-    """
-
-    run_id: str
-    request: RunRequest
-    limits: Limits
-    settings: Settings
-    servers: tuple[str, ...]
-    tolerant: bool
-    program: Reading
-    skills: SkillUse | None
-    check: Check
-    caller: RunCaller
-    gate: RunContext
-    packages: PackageSet = NOTHING
-    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +60,7 @@ class Place:
 def run_frame(
     run: PreparedRun,
     tools: Mapping[str, tuple[Tool, ...]],
-    session: ReadySandbox,
+    guest: ReadySandbox,
     parts: Parts,
     *,
     number: int = 0,
@@ -123,7 +85,7 @@ def run_frame(
         for stub in stubs
     ]
     # Without a dynamic use of servers the program cannot reach the rest through `runtime`.
-    distant = isinstance(session.sandbox, DistantSandbox)
+    distant = isinstance(guest.sandbox, DistantSandbox)
     return Run(
         code=run.request.code,
         argv=list(run.request.argv),
@@ -144,7 +106,7 @@ def run_frame(
             "out_files": run.limits.out_files,
             # Seconds that the guest waits until the host has read its last frame.
             **({"answer_seconds": 20.0} if distant else {}),
-            **guest_limits(session.sandbox.isolation, run.limits),
+            **guest_limits(guest.sandbox.isolation, run.limits),
         },
         paths=list(run.packages.paths),
         session=number,
@@ -161,19 +123,6 @@ HELD_RESULT_ERROR = "HeldResultError"  # Stops a program that reads the result o
 
 _RETURNING = frozenset({"call_tool", "read_resource", "get_prompt", "complete", "list_offers"})
 """Methods whose answers contain a server's unchanged words."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The parts of an engine that serve each program."""
-
-    servers: Servers
-    guide: GuestGuide
-    skills: Skills
-    artifacts: ArtifactStore
-    packages: Packages
-    sandboxes: Sandboxes
-    plans: Plans
 
 
 async def execute(
@@ -193,22 +142,17 @@ async def execute(
     backend = await parts.sandboxes.backend()
     async with backend.in_use():
         execution = Execution(parts, run, tools, place, guest)
-        session = {} if place.session is None else {"session": place.session.session_id}
+        session = {} if place.session is None else {"session": place.session.record.session_id}
         async with run.gate.recording(run.request, tuple(tools), session) as record:
             await execution.begin()
             result = await execution.conclude(await execution.finish())
             record(result)
     # Counting writes the program's value as JSON, which can be large.
-    count = partial(add_receipt, result, execution.gate, run.gate, bytes_returned)
-    return await offload(result.result, count)
+    return await offload(result.result, partial(add_receipt, result, execution.gate, run.gate))
 
 
 class Execution(Program):
-    """The program of one run. Used once.
-
-    Attributes:
-        gate: The gate for its calls; None until the first call.
-    """
+    """The program of one run. Used once. Its `gate` is None until the first call."""
 
     def __init__(
         self,
@@ -243,7 +187,7 @@ class Execution(Program):
     async def begin(self) -> None:
         parts, run, session = self._parts, self._run, self._place.session
         fields = {} if session is None else session.fields
-        frame = run_frame(run, self._tools, self._session, parts, **fields)
+        frame = run_frame(run, self._tools, self._guest, parts, **fields)
         for directory in run.settings.offered_directories:
             await self._provenance.add_labels(f"directory '{directory.name}'", directory.labels)
         for file in run.request.files:
@@ -261,9 +205,9 @@ class Execution(Program):
         verdict = classify(facts.ending, run.limits)
         plan: Plan | None = None
         report: SessionReport | None = None
-        label: Callable[[Any], Any] = _unlabelled
-        if (held := run.gate.context.held_calls) is not None:
-            label = held.add_labels
+        held = run.gate.context.held_calls
+        label: Callable[[Any], Any] = held.add_labels if held is not None else lambda value: value
+        if held is not None:
             verdict, plan = await self._close_plan(verdict, done, held)
         if session is not None:
             verdict, report = session.conclude(verdict, facts.ending)
@@ -284,7 +228,7 @@ class Execution(Program):
             servers=tuple(self._tools),
             timeout_seconds=run.limits.timeout,
             truncated=left.dropped,
-            isolation=self._session.isolation,
+            isolation=self._guest.isolation,
             usage=Usage(
                 wall_ms=round((time.monotonic() - self._began) * 1000),
                 cpu_ms=exited.cpu_ms if exited is not None else None,
@@ -359,7 +303,7 @@ class Execution(Program):
             parts.servers,
             parts.guide,
             self.gate,
-            partial(self._more_answers, self.gate),
+            cache(partial(self._more_answers, self.gate)),
             show if parts.skills.may_list(run.request.principal) else None,
         )
 
@@ -382,7 +326,3 @@ class Execution(Program):
             request=run.request,
         )
         return {"read_output": outputs.read_output, **kept.methods}
-
-
-def _unlabelled(value: Any) -> Any:
-    return value

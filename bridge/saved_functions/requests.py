@@ -21,7 +21,7 @@ from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.pipeline import Gate
 from bridge.gate.result_redaction import clear_value
 from bridge.model import Effect, Json, RunRequest
-from bridge.model.requests import PERSON, owner_of, principal_of
+from bridge.model.runs import PERSON, owner_of, principal_of
 from bridge.rpc.dispatcher import Answer, CallFailedError
 from bridge.saved_functions.documents import MAX_OWNERS, Memories, Memory
 from bridge.saved_functions.skills import Review, Skills

@@ -29,8 +29,7 @@ from bridge.gate.decision import Decision
 from bridge.gate.question import form, one_line, read_answer, safe_name, visible_lines
 from bridge.inventory.servers import Servers
 from bridge.model import Action, Json, Provenance, RunRequest, RunResult
-from bridge.model.requests import principal_of
-from bridge.model.results import error_run
+from bridge.model.runs import error_run, principal_of
 from bridge.saved_functions.files import SkillIndex
 from bridge.saved_functions.source import MAX_DESCRIPTION_CHARS, Skill, named_skills
 from bridge.settings import Settings, store_of

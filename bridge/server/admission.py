@@ -112,7 +112,7 @@ class Replica:
     async def _look(self, what: str) -> str:
         """Return the problem of one part; empty if there is none."""
         if what == "sandboxes":
-            return await (await self._engine.backend()).problem()
+            return await (await self._engine.sandboxes.backend()).problem()
         if what == _ORPHANS:
             await end_orphans(self._engine.gate.audit)
             return ""

@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from bridge import __version__
 from bridge.errors import BridgeError
 from bridge.model import CommandResult, RunResult
-from bridge.model.results import error_result
+from bridge.model.runs import error_result
 from bridge.runs import Engine
 from bridge.sandbox.limits import limits_for
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema

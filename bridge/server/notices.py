@@ -32,7 +32,7 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from bridge.tasks import background_task
+from bridge.event_loop import background_task
 
 logger = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from starlette.requests import Request
 
 from bridge.callers.client import is_wanted
 from bridge.errors import ArtifactStoreError, BridgeError, InvalidRequestError
+from bridge.event_loop import offload
 from bridge.model import ApplyRequest, Json, Provenance, RunResult
-from bridge.model.results import error_run
-from bridge.offload import offload
+from bridge.model.runs import error_run
 from bridge.runs import Engine
 from bridge.runs.suspended_runs import WAIT_SECONDS, SuspendedRun, Waiting
 from bridge.server.arguments import parse_request

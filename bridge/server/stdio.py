@@ -34,7 +34,7 @@ from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR, RequestId
 from pydantic import ValidationError
 
 from bridge.descriptor_reader import Reader
-from bridge.offload import LARGE, offload
+from bridge.event_loop import LARGE, offload
 from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.upstream.framing import (
     MAX_VALUES,

@@ -19,12 +19,12 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bridge.errors import UsageError
+from bridge.event_loop import background_task
 from bridge.runs import Engine
 from bridge.server.admission import BOUNDS, HttpConnection, Replica, RequestMiddleware
 from bridge.server.app import build_server
 from bridge.server.notices import NotifyingServer
 from bridge.server.stdio import MAX_MESSAGE_BYTES
-from bridge.tasks import background_task
 
 SHUTDOWN_SECONDS = 3  # For running requests when the server stops; then they are cancelled.
 

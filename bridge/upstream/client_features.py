@@ -38,8 +38,8 @@ from mcp_types.jsonrpc import (
 from opentelemetry.context import Context, attach, detach
 from pydantic import BaseModel, ValidationError
 
-from bridge.clock import Clock, current_time
 from bridge.errors import CannotAskError, ToolCallError
+from bridge.event_loop import Clock, current_time
 from bridge.model import Json
 from bridge.text import counted
 

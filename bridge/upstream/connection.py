@@ -45,8 +45,8 @@ from mcp_types.jsonrpc import CONNECTION_CLOSED, METHOD_NOT_FOUND, REQUEST_TIMEO
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge import __version__
-from bridge.clock import current_time
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
+from bridge.event_loop import current_time
 from bridge.model import ServerSettings, ServerSpec
 from bridge.upstream.client_features import Callers, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher

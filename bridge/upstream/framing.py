@@ -26,10 +26,9 @@ from mcp.types import (
 from mcp_types.jsonrpc import INTERNAL_ERROR, PARSE_ERROR
 from pydantic_core import from_json, to_json
 
+from bridge.event_loop import LARGE, LargeText
 from bridge.guest.protocol.wire import count_values
-from bridge.large_text import LargeText
 from bridge.model import Json
-from bridge.offload import LARGE
 
 RAW = "mcp-code-bridge/raw"
 """Wraps a result that is not an object, because JSON-RPC's models accept only objects."""

@@ -23,8 +23,8 @@ from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from bridge.event_loop import offload
 from bridge.model import Json, ProtocolMode
-from bridge.offload import offload
 from bridge.upstream.listing import reduce_page
 from bridge.upstream.refusal import refusal_in
 from bridge.upstream.transport import Endpoint

@@ -24,9 +24,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCRequest, JSONRPCResponse, RequestId
 
-from bridge.clock import current_time
+from bridge.event_loop import LARGE, current_time, offload
 from bridge.model import ServerSpec
-from bridge.offload import LARGE, offload
 from bridge.upstream.failure import reason
 from bridge.upstream.framing import (
     Line,

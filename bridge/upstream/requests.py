@@ -21,11 +21,10 @@ from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from bridge.clock import current_time
 from bridge.errors import CallTimeoutError, ToolCallError, UpstreamError
+from bridge.event_loop import current_time, offload
 from bridge.guest.protocol import json_text
 from bridge.model import Json, Tool
-from bridge.offload import offload
 from bridge.upstream import task_calls
 from bridge.upstream.client_features import current_caller, progress_callback, time_limit
 from bridge.upstream.connection import Connection

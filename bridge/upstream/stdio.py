@@ -21,10 +21,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, RequestId
 
-from bridge.clock import current_time
 from bridge.errors import ServerStartError
+from bridge.event_loop import LARGE, current_time, offload
 from bridge.model import ServerSpec
-from bridge.offload import LARGE, offload
 from bridge.upstream.direct_dispatcher import DirectDispatcher, LineWriter
 from bridge.upstream.framing import (
     EXCERPT_CHARACTERS,

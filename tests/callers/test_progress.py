@@ -17,8 +17,8 @@ from bridge.callers.progress import (
     ProgressReporter,
     RunProgress,
 )
-from bridge.clock import Clock
 from bridge.errors import ApprovalRefusedError
+from bridge.event_loop import Clock
 from bridge.gate.approval import Approval, Approver
 from bridge.gate.decision import CallFacts, Decision
 from bridge.model import HeldCall, Json, Plan

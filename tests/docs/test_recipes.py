@@ -88,8 +88,8 @@ RECIPES: dict[str, tuple[list[tuple[str, str, str]], list[str]]] = {
     ),
     "a field to the result": (
         [
-            ("bridge/model/results.py", "        summary: The status", "        probe: A word.\n"),
-            ("bridge/model/results.py", "    recorded: bool", '    probe: str = ""\n'),
+            ("bridge/model/runs.py", "        summary: The status", "        probe: A word.\n"),
+            ("bridge/model/runs.py", "    recorded: bool", '    probe: str = ""\n'),
             ("bridge/runs/execution.py", "            stdout=label", '            probe="b",\n'),
             (
                 "bridge/render/structured.py",

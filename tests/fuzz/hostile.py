@@ -22,11 +22,10 @@ from bridge.inventory.guide import GuestGuide
 from bridge.inventory.inventory import ToolCache
 from bridge.inventory.servers import Servers
 from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source, Tool
-from bridge.model.results import catch
+from bridge.model.runs import catch
 from bridge.rpc.channel import Channel
 from bridge.runs.guest_requests import GuestRequests
-from bridge.runs.program import Facts, Program
-from bridge.runs.ready_sandbox import ReadySandbox
+from bridge.runs.program import Facts, Program, ReadySandbox
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.failure import classify
 from bridge.settings import load

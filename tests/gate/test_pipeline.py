@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.clock import Clock
 from bridge.errors import (
     AuditError,
     BridgeError,
@@ -31,6 +30,7 @@ from bridge.errors import (
     UnknownError,
     UpstreamError,
 )
+from bridge.event_loop import LARGE, Clock, LargeText, estimated_size, with_plain_text
 from bridge.gate.approval import Approver
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.decision import CHANGED, CallFacts, Outcome, outcome_after, outcome_of
@@ -44,9 +44,7 @@ from bridge.gate.privacy import Vault, Vaults
 from bridge.gate.privacy_data import Kind
 from bridge.gate.services import GateContext
 from bridge.gate.tally import WINDOW, Rates, RunBudget, Tally
-from bridge.large_text import LargeText, with_plain_text
 from bridge.model import CallCount, Effect, Json, Tool
-from bridge.offload import LARGE, estimated_size
 from bridge.settings.policy import (
     Budgets,
     PolicySpec,

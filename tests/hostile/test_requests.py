@@ -9,8 +9,8 @@ import anyio
 import pytest
 from mcp import Client, MCPError
 
+from bridge.event_loop import offload
 from bridge.model import Json
-from bridge.offload import offload
 from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.runs import fingerprint

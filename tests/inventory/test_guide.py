@@ -15,7 +15,7 @@ from bridge.model import RunRequest, Tool
 from bridge.runs import Engine
 from bridge.sandbox.contents import Contents, remember
 from bridge.settings import PreflightMode, Settings
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens
 from tests.catalog.nasty_servers import server_entries
 from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend

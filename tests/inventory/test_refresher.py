@@ -16,10 +16,10 @@ import anyio
 import pytest
 
 from bridge.callers.client import RunCaller
-from bridge.clock import Clock
 from bridge.discovery.consents import ConsentFile
 from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import ServerStartError
+from bridge.event_loop import Clock
 from bridge.inventory.configuration import ConfigFinder, ProjectConsents
 from bridge.inventory.inventory import AGE, Listing, ToolCache, listing_digest
 from bridge.inventory.servers import FIRST_STARTS, REFRESH_SECONDS, Lister, Servers

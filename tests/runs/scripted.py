@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import anyio
 
-from bridge.clock import Clock
+from bridge.event_loop import Clock
 from bridge.guest.protocol.wire import Run
 from bridge.model import Limits
-from bridge.runs.program import Facts, Program
-from bridge.runs.ready_sandbox import ReadySandbox
+from bridge.runs.program import Facts, Program, ReadySandbox
 from bridge.sandbox.backend import ExitReport
 from tests.fuzz.clock import run
 

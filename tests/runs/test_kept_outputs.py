@@ -6,7 +6,7 @@ import pytest
 
 from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine
-from bridge.runs.kept_outputs import found_lines, part
+from bridge.runs.guest_requests import found_lines, part
 
 TEXT = b"one\ntwo\nthree two\n\nlast"
 

@@ -11,8 +11,7 @@ import pytest
 from bridge.errors import NotStartedError, SandboxError, SandboxLostError
 from bridge.guest.protocol.wire import Call, Exited, Output, Ping, Pong, Run
 from bridge.model import Limits
-from bridge.runs.program import Program
-from bridge.runs.ready_sandbox import MISSED_PINGS, ReadySandbox
+from bridge.runs.program import MISSED_PINGS, Program, ReadySandbox
 from bridge.sandbox.failure import classify
 from tests.fuzz.clock import run
 from tests.runs.scripted import LIMITS, Scripted, carried_out, session_of

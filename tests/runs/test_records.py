@@ -14,7 +14,7 @@ import pytest
 
 from bridge.errors import BridgeError
 from bridge.model import Json, RunRequest, RunResult
-from bridge.model.results import error_run
+from bridge.model.runs import error_run
 from bridge.render.text import compact
 from bridge.runs import Engine, records
 from bridge.runs.records import KEPT_BYTES, RunRecords

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.cli.run import TERMINAL
 from bridge.model import RunRequest
-from bridge.model.requests import owner_of, principal_of
+from bridge.model.runs import owner_of, principal_of
 from bridge.runs import Engine
 from bridge.server.stdio import STDIO
 from bridge.settings import Settings

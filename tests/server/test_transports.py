@@ -16,6 +16,7 @@ import pytest
 from mcp import Client, MCPError
 
 from bridge.errors import AuditError, UsageError
+from bridge.event_loop import background_task
 from bridge.gate.audit.log import AuditLog
 from bridge.runs import Engine
 from bridge.runs.suspended_runs import SuspendedRun
@@ -23,7 +24,6 @@ from bridge.server import admission, transports
 from bridge.server.admission import BOUNDS
 from bridge.server.app import build_server
 from bridge.server.transports import HttpServer, parse_address, serve_http
-from bridge.tasks import background_task
 from tests.asker_rig import asker, call, text_of
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.types import JSONRPCError, JSONRPCNotification, JSONRPCResponse
 
-from bridge.large_text import LargeText, with_plain_text
+from bridge.event_loop import LargeText, with_plain_text
 from bridge.upstream import framing
 from bridge.upstream.framing import (
     EDGE_BYTES,

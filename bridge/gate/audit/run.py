@@ -12,6 +12,7 @@ from functools import partial
 import anyio
 
 from bridge.errors import AuditError
+from bridge.event_loop import estimated_size, offload
 from bridge.gate.approval import Approval
 from bridge.gate.audit.log import (
     MAX_RECORD_BYTES,
@@ -25,7 +26,6 @@ from bridge.gate.audit.log import (
 )
 from bridge.gate.decision import CallFacts, Decision, Mask, Outcome, arguments_digest, no_mask
 from bridge.model import Json, Provenance
-from bridge.offload import estimated_size, offload
 
 logger = logging.getLogger(__name__)
 

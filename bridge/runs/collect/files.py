@@ -16,21 +16,17 @@ from bridge.errors import ArtifactStoreError
 from bridge.guest.protocol.wire import File
 from bridge.model import Artifact, Limits, Loss
 from bridge.rpc.channel import Redact, RedactStream
-from bridge.runs.collect.streams import Collected
+from bridge.runs.collect import Collected
 from bridge.runs.input_files import name_problem, quote
 
 MAX_PART_BYTES = 1024 * 1024  # Of a guest's frame; an honest one has a quarter of it.
 MAX_MISSING = 20  # Reported: a guest can name any number.
-OUT, TOP = "out", "../"  # The directory's name, and how names of files beside it begin.
+OUT, TOP = "out", "../"  # The directory, and the prefix of files next to it.
 
 
 @dataclass(kw_only=True)
 class _Open:
-    """An incomplete file.
-
-    Attributes:
-        clear: The redactor of a text; None for other files.
-    """
+    """An incomplete file; only a text has a redactor."""
 
     name: str
     writer: ArtifactWriter
@@ -47,9 +43,7 @@ class _Open:
 class FilesOut:
     """The files of one run."""
 
-    def __init__(
-        self, limits: Limits, *, artifacts: RunArtifacts | None = None, clear: Redact | None = None
-    ) -> None:
+    def __init__(self, limits: Limits, artifacts: RunArtifacts | None, clear: Redact) -> None:
         self._artifacts = artifacts
         self._clear = clear
         self._bytes = limits.out_bytes
@@ -66,26 +60,26 @@ class FilesOut:
         if self._over:
             # The reason is reported already.
             return
+        file = self._open
+        if file is not None and file.name != frame.name:
+            file = None
         if frame.problem:
-            if self._open is not None and self._open.name == frame.name:
-                self._drop_open()
-            self._abandon()
-            self._skipped = frame.name
-            self._miss(frame.name, frame.problem)
-        elif self._open is not None and self._open.name == frame.name:
-            await self._go_on(self._open, frame)
+            if file is None:
+                self._abandon()
+            self._skip(frame.name, frame.problem)
+        elif file is not None:
+            await self._continue(file, frame)
         elif not frame.name or self._skipped != frame.name:
             self._abandon()
             await self._begin(frame)
 
-    async def finish(self) -> Collected:
+    async def finish(self, left: Collected) -> None:
         self._abandon()
-        missing = tuple(self._missing)
-        if self._more:
-            text = f"{self._more:,} more could not be kept"
-            missing = (*missing, Loss(name=OUT, why=text))
         self._over = True
-        return Collected(artifacts=tuple(self._kept), missing=missing)
+        left.artifacts += tuple(self._kept)
+        left.missing += tuple(self._missing)
+        if self._more:
+            left.missing += (Loss(name=OUT, why=f"{self._more:,} more could not be kept"),)
 
     def give_up(self) -> None:
         """Stop waiting: the files took too long."""
@@ -99,13 +93,11 @@ class FilesOut:
         self._over = True
 
     async def _begin(self, frame: File) -> None:
-        self._skipped = frame.name
         name = frame.name.removeprefix(TOP)
-        problem = name_problem(name)
-        if problem:
-            self._miss(frame.name, f"its name {problem}")
+        if problem := name_problem(name):
+            self._skip(frame.name, f"its name {problem}")
         elif name in self._names:
-            self._miss(frame.name, "it came twice; the first is kept")
+            self._skip(frame.name, "it came twice; the first is kept")
         elif self._files <= 0:
             self._miss("", "there are more files than a run may leave")
             self._over = True
@@ -114,27 +106,28 @@ class FilesOut:
             self._files -= 1
             assert self._artifacts is not None
             try:
-                name = name if self._clear is None else self._clear.text(name)
-                clear, writer = self._stream(frame), self._artifacts.writer(name)
-                self._open = _Open(name=frame.name, writer=writer, clear=clear)
+                writer = self._artifacts.writer(self._clear.text(name))
             except ArtifactStoreError as error:
-                self._fail(frame.name, error)
+                self._skip(frame.name, f"{error.message} {error.remedy}".rstrip())
                 return
-            await self._go_on(self._open, frame)
+            clear = self._clear.stream() if _is_text(frame.data) else None
+            self._skipped = ""
+            self._open = _Open(name=frame.name, writer=writer, clear=clear)
+            await self._continue(self._open, frame)
 
-    async def _go_on(self, file: _Open, frame: File) -> None:
-        problem = _problem(frame)
-        data = b"" if problem else frame.data
-        self._bytes -= len(data)
-        if not problem and self._bytes < 0:
-            problem = "with it there are more bytes than a run may leave"
-        if problem:
-            self._drop_open()
-            self._skipped = frame.name
-            self._miss(frame.name, problem)
+    async def _continue(self, file: _Open, frame: File) -> None:
+        if len(frame.data) > MAX_PART_BYTES:
+            self._skip(frame.name, "a part of it is too large")
+            return
+        if frame.more and not frame.data:
+            self._skip(frame.name, "a part of it is empty")
+            return
+        self._bytes -= len(frame.data)
+        if self._bytes < 0:
+            self._skip(frame.name, "with it there are more bytes than a run may leave")
             return
         try:
-            file.write(data)
+            file.write(frame.data)
             if not frame.more:
                 file.flush()
                 # It waits for the disk and for other bridges.
@@ -142,20 +135,14 @@ class FilesOut:
                 at_top = frame.name.startswith(TOP)
                 self._kept.append(replace(kept, path=("" if at_top else f"{OUT}/") + kept.name))
                 self._drop_open()
-                self._skipped = ""
         except ArtifactStoreError as error:
-            self._fail(frame.name, error)
+            self._skip(frame.name, f"{error.message} {error.remedy}".rstrip())
 
-    def _stream(self, frame: File) -> RedactStream | None:
-        """Return the redactor for a file by its beginning; pictures have none."""
-        if self._clear is None or not _is_text(frame.data):
-            return None
-        return self._clear.stream()
-
-    def _fail(self, name: str, error: ArtifactStoreError) -> None:
+    def _skip(self, name: str, why: str) -> None:
+        """Report a file as missing, and ignore its further parts."""
         self._drop_open()
         self._skipped = name
-        self._miss(name, f"{error.message} {error.remedy}".rstrip())
+        self._miss(name, why)
 
     def _abandon(self) -> None:
         if self._open is not None:
@@ -173,16 +160,7 @@ class FilesOut:
             return
         name = quote(name.removeprefix(TOP))[1:-1] if name else OUT
         why = quote(why[:300])[1:-1]
-        if self._clear is not None:
-            name, why = self._clear.text(name), self._clear.text(why)
-        self._missing.append(Loss(name=name, why=why))
-
-
-def _problem(frame: File) -> str:
-    """Return what is wrong with a part; empty if it is valid."""
-    if len(frame.data) > MAX_PART_BYTES:
-        return "a part of it is too large"
-    return "a part of it is empty" if frame.more and not frame.data else ""
+        self._missing.append(Loss(name=self._clear.text(name), why=self._clear.text(why)))
 
 
 def _is_text(beginning: bytes) -> bool:

@@ -1,11 +1,9 @@
-"""What a program showed: pictures and texts, within a budget.
+"""The pictures and texts that a program displays, within a budget.
 
-Owns what is believed of `Shown` frames, which is nothing: whether something is a picture, of which
-kind and how large, is read from its bytes; pages and drawings become text; and how much of it all
-there may be is counted here, whatever the guest has counted. What is too much, or is not handed on
-as it was, is kept as an artifact. Of a page no document is made and nothing in it is obeyed: the
-text goes to a model, and clients may show it to people. Reading one takes time in proportion to its
-length, however it is made.
+No frame is believed: the format and size of a picture are read from its bytes, pages and drawings
+become plain text, and the host counts everything itself. What exceeds the budget, or is changed,
+is stored as an artifact. Pages are read in time proportional to their length. Nothing in a page is
+rendered or followed, since its text goes to a model and to users.
 """
 
 from __future__ import annotations
@@ -24,17 +22,17 @@ from bridge.guest.protocol.wire import Shown
 from bridge.model import Artifact, Limits, Loss
 from bridge.model import ShownContent as ShownItem
 from bridge.rpc.channel import Redact
-from bridge.runs.collect.picture_formats import Picture, examine, mime_of, repair_png
-from bridge.runs.collect.streams import Collected
+from bridge.runs.collect import Collected
+from bridge.runs.collect.picture_formats import examine, mime_of, repair_png
 from bridge.text import valid_text, visible
 
-MAX_PAGE_TEXT = 4_000  # Characters of what is made of a guest's page or drawing.
+MAX_PAGE_TEXT = 4_000  # Characters of the text of a guest's page or drawing.
 
 MAX_STEPS = 50_000
-"""Tags and texts of a guest's page that are looked at: a tenth of a second."""
+"""Tags and texts that are read of a guest's page; they take a tenth of a second."""
 
-# Possessive: a name of a million letters that no ">" follows would be tried in a million ways, by a
-# machine that lets no other thread run meanwhile.
+# Possessive: a name of a million letters without a ">" would be tried in a million ways, and no
+# other thread runs meanwhile.
 _TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9:]*+)[^<>]*+>")
 _PLAIN = re.compile(r"[^<]+")
 
@@ -60,7 +58,7 @@ _ACTIVE = re.compile(r"\son[a-z]+\s*=|href|javascript:|data:|url\s*\(\s*[^#\s]|@
 
 
 def html_text(page: str, limit: int = MAX_PAGE_TEXT) -> tuple[str, bool]:
-    """Return a page's text, and whether that is all of it.
+    """Return a page's text, and whether it is complete.
 
     A row of a table becomes a line with its cells between bars.
     """
@@ -71,19 +69,20 @@ def html_text(page: str, limit: int = MAX_PAGE_TEXT) -> tuple[str, bool]:
             break
         plain = _PLAIN.match(page, at)
         if plain is not None:
-            # Blanks at either end part words from those beyond the tag.
+            # Blanks at either end separate words from those beyond the tag.
             parts.append(" ".join(f"<{html.unescape(plain[0])}>".split())[1:-1])
             size += len(parts[-1])
             at = plain.end()
             continue
         at, piece = _after_tag(page, lower, at)
         parts.append(piece)
-    whole = _tidy("".join(parts))
+    lines = (" ".join(line.split()) for line in "".join(parts).split("\n"))
+    whole = "\n".join(line.removeprefix("| ") for line in lines if line not in ("", "|", "-"))
     return whole[:limit], at >= len(page) and len(whole) <= limit
 
 
 def _after_tag(page: str, lower: str, at: int) -> tuple[int, str]:
-    """Return where what begins with "<" ends, and what stands for it in the text."""
+    """Return the end of the tag or comment at `at`, and the text that replaces it."""
     if page.startswith("<!--", at):
         end = page.find("-->", at)
         return (len(page) if end < 0 else end + 3), ""
@@ -104,11 +103,6 @@ def _after_tag(page: str, lower: str, at: int) -> tuple[int, str]:
     return tag.end(), " | " if name in {"td", "th"} and not tag[1] else ""
 
 
-def _tidy(text: str) -> str:
-    lines = (" ".join(line.split()) for line in text.split("\n"))
-    return "\n".join(line.removeprefix("| ") for line in lines if line not in ("", "|", "-"))
-
-
 def svg_source(text: str) -> str:
     """Return an SVG that is short and only draws, without its declaration; empty for others."""
     source = re.sub(r"\A\s*<\?xml[^<>]*\?>\s*", "", text[: MAX_PAGE_TEXT + 200], count=1).strip()
@@ -120,14 +114,13 @@ def svg_source(text: str) -> str:
     return source if names <= _DRAWN and source.count("<") == len(_TAG.findall(source)) else ""
 
 
-def svg_text(text: str, limit: int = MAX_PAGE_TEXT) -> tuple[str, bool]:
-    """Return the words in an SVG, each on a line of its own, and whether that is all of them."""
+def svg_text(text: str) -> str:
+    """Return the beginning of the words in an SVG, one element's on each line."""
     found: list[str] = []
     size, at, lower = 0, 0, text.lower()
     for _ in range(MAX_STEPS):
-        start = text.find("<", at) if size <= limit else -1
-        if start < 0:
-            at = len(text)
+        start = text.find("<", at)
+        if start < 0 or size > MAX_PAGE_TEXT:
             break
         tag = _TAG.match(text, start)
         at = start + 1 if tag is None else tag.end()
@@ -142,18 +135,17 @@ def svg_text(text: str, limit: int = MAX_PAGE_TEXT) -> tuple[str, bool]:
         elif tag[2].lower() in ("script", "style", "metadata"):
             end = lower.find(f"</{tag[2].lower()}", at)
             at = len(text) if end < 0 else end
-    whole = "\n".join(found)
-    return whole[:limit], at >= len(text) and len(whole) <= limit and size <= limit
+    return "\n".join(found)[:MAX_PAGE_TEXT]
 
 
-# What a guest may put into one result, whatever it sends.
-MAX_ITEMS = 20  # What is shown after them is counted only.
-MAX_PICTURES = 10  # As pictures: clients and models take few. Others are kept only.
+# A guest may display any number of items of any size.
+MAX_ITEMS = 20  # Further items are only counted.
+MAX_PICTURES = 10  # Clients and models take few pictures. Further ones are only stored.
 MAX_TEXT = 8_000  # Characters of one text.
-MAX_TEXTS = 32_000  # Characters of all texts together: about what a run's output may be by default.
-MAX_SOURCE = 1024 * 1024  # Characters of a text that are looked at and kept.
+MAX_TEXTS = 32_000  # Characters of all texts together: about the default limit of a run's output.
+MAX_SOURCE = 1024 * 1024  # Characters of a text that are read and stored.
 
-_NOT_SHOWN = "not shown"  # How a guest's note begins on a picture that is only to be kept.
+_NOT_SHOWN = "not shown"  # The beginning of a guest's note on a picture that is only to be stored.
 
 _NO_ROOM = f"{_NOT_SHOWN}: there is no room for it in this result"
 
@@ -169,11 +161,11 @@ _ENDINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Taken:
-    """What became of one frame.
+    """The outcome of one frame.
 
     Attributes:
-        less: Whether the reader gets less than the original.
-        problem: Why there is nothing, or nothing kept.
+        less: Whether the item has less than the original.
+        problem: Why there is no item, or no stored original.
     """
 
     item: ShownItem | None = None
@@ -182,11 +174,9 @@ class _Taken:
 
 
 class ShownItems:
-    """Takes those of one run."""
+    """The pictures and texts that one run displays."""
 
-    def __init__(
-        self, limits: Limits, *, artifacts: RunArtifacts | None = None, clear: Redact | None = None
-    ) -> None:
+    def __init__(self, limits: Limits, artifacts: RunArtifacts | None, clear: Redact) -> None:
         self._artifacts = artifacts
         self._clear = clear
         self._room = limits.shown_bytes
@@ -199,7 +189,7 @@ class ShownItems:
         self._count += 1
         if self._count > MAX_ITEMS:
             return
-        # To look through it, and to write it to the disk, takes up to a second.
+        # Reading it and writing it to the disk takes up to a second.
         read = self._picture if frame.data or frame.small else self._text
         taken = await anyio.to_thread.run_sync(read, frame)
         item = taken.item
@@ -210,25 +200,22 @@ class ShownItems:
             self._text_room -= len(item.text)
         self._taken.append(taken)
 
-    async def finish(self) -> Collected:
-        missing = [
-            Loss(name=f"shown {number}", why=taken.problem)
-            for number, taken in enumerate(self._taken, start=1)
-            if taken.problem
-        ]
+    async def finish(self, left: Collected) -> None:
+        for number, taken in enumerate(self._taken, start=1):
+            if taken.item is not None:
+                left.shown += (taken.item,)
+                if taken.less and taken.item.artifact is not None:
+                    left.artifacts += (taken.item.artifact,)
+            if taken.problem:
+                left.missing += (Loss(name=f"shown {number}", why=taken.problem),)
         more = self._count - MAX_ITEMS
         if more > 0:
             why = f"{more:,} more, beyond the {MAX_ITEMS} things that a result shows"
-            missing.append(Loss(name="shown", why=why))
-        items = [(taken.item, taken.less) for taken in self._taken if taken.item is not None]
-        kept = [item.artifact for item, less in items if less and item.artifact is not None]
+            left.missing += (Loss(name="shown", why=why),)
         self._count = MAX_ITEMS
-        return Collected(
-            shown=tuple(item for item, _ in items), artifacts=tuple(kept), missing=tuple(missing)
-        )
 
     def discard(self) -> None:
-        """Keep nothing more; what was kept goes when it expires."""
+        """Store nothing more; stored originals remain until they expire."""
         self._count = MAX_ITEMS
 
     def _picture(self, frame: Shown) -> _Taken:
@@ -237,21 +224,24 @@ class ShownItems:
             return _Taken(problem="what was sent as a picture is no base64")
         if original and (frame.mime not in _PICTURES or mime_of(original) != frame.mime):
             return _Taken(problem=f"it is no picture of the type {_plain(frame.mime)!r}")
-        note = _plain(self._clear_text(frame.note[:600]))[:300]
-        shown, found = self._choose(original, small)
-        if found is None and not (original and frame.note.startswith(_NOT_SHOWN)):
-            if (broken := self._unfit(small or original)) is not None:
-                return _Taken(problem=broken)
-            note = "; ".join(part for part in (_NO_ROOM, note) if part)
+        note = _plain(self._clear.text(frame.note[:600]))[:300]
+        shown = repair_png(small or original)
+        keep_only = original and frame.note.startswith(_NOT_SHOWN)
+        fits = self._pictures < MAX_PICTURES and base64_size(shown) <= self._room
+        found = examine(shown) if fits or not keep_only else None
+        if found is None and not keep_only:
+            return _Taken(problem="it is a broken picture, or one of too many pixels")
         artifact, problem = self._kept(original, frame.mime)
-        if found is None:
-            item = ShownItem(mime_type=frame.mime, note=note, artifact=artifact)
+        if found is None or not fits:
+            if not keep_only:
+                note = "; ".join(part for part in (_NO_ROOM, note) if part)
             if artifact is None:
-                return _Taken(problem=problem or note or _NO_ROOM)
+                return _Taken(problem=problem or note)
+            item = ShownItem(mime_type=frame.mime, note=note, artifact=artifact)
             return _Taken(item=item, less=True)
         less = shown is not original
         if note.startswith(_NOT_SHOWN):
-            # There was less room, or less that could be done, in there.
+            # The guest had less room, or fewer libraries, than the host.
             note = ""
         item = ShownItem(
             mime_type=found.mime_type,
@@ -263,22 +253,10 @@ class ShownItems:
         )
         return _Taken(item=item, less=less, problem=problem if less else "")
 
-    def _choose(self, original: bytes, small: bytes) -> tuple[bytes, Picture | None]:
-        """Return what is handed on, and what it is; None for that if there is nothing."""
-        shown = repair_png(small or original)
-        if not shown or self._pictures >= MAX_PICTURES or base64_size(shown) > self._room:
-            return b"", None
-        return shown, examine(shown)
-
-    def _unfit(self, data: bytes) -> str | None:
-        if data and examine(repair_png(data)) is not None:
-            return None
-        return "it is a broken picture, or one of too many pixels"
-
     def _text(self, frame: Shown) -> _Taken:
         if not frame.text:
             return _Taken(problem="it could not be shown")
-        whole = valid_text(self._clear_text(frame.text[:MAX_SOURCE]))
+        whole = valid_text(self._clear.text(frame.text[:MAX_SOURCE]))
         text, note = whole, ""
         mime_type = frame.mime if frame.mime in ("text/plain", "text/markdown") else "text/plain"
         complete = len(frame.text) <= MAX_SOURCE
@@ -292,7 +270,7 @@ class ShownItems:
             text, complete = svg_source(whole), True
             mime_type = frame.mime
             if not text:
-                text, _ = svg_text(whole)
+                text = svg_text(whole)
                 mime_type, note, complete = "text/plain", "the words in a drawing (SVG)", False
         limit = min(MAX_TEXT, self._text_room)
         if len(text) > limit:
@@ -305,7 +283,7 @@ class ShownItems:
         return _Taken(item=item if text or artifact else None, less=True, problem=problem)
 
     def _kept(self, data: bytes, mime_type: str) -> tuple[Artifact | None, str]:
-        """Keep an original; return where, and why it is not kept."""
+        """Store an original; return its artifact, or None and the reason."""
         if not data:
             return None, ""
         if self._artifacts is None:
@@ -317,12 +295,8 @@ class ShownItems:
         except ArtifactStoreError as error:
             return None, f"the original is not kept: {error.message}"
 
-    def _clear_text(self, text: str) -> str:
-        return text if self._clear is None else self._clear.text(text)
-
 
 def base64_size(data: bytes) -> int:
-    """Return how long data is as base64."""
     return (len(data) + 2) // 3 * 4
 
 

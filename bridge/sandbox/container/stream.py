@@ -20,10 +20,10 @@ import h11
 
 from bridge.descriptor_reader import Reader
 from bridge.errors import ChannelClosedError
+from bridge.event_loop import background_task
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.facts import EngineKind
-from bridge.tasks import background_task
 
 _HEADER = struct.Struct(">BxxxL")
 _STDERR = 2

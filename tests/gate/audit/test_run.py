@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from bridge.errors import AuditError, CallDeniedError, RefusedError
+from bridge.event_loop import estimated_size
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit, reading
 from bridge.gate.audit import run as run_module
@@ -31,7 +32,6 @@ from bridge.gate.decision import Decision, arguments_digest
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.services import GateContext
 from bridge.model import Json
-from bridge.offload import estimated_size
 from tests.audit_rig import (
     ALLOWED,
     DAY,

@@ -15,7 +15,7 @@ from bridge.guest.api.runtime import PUBLIC, Runtime, build
 from bridge.guest.api.values import ArgumentsError, MCPError
 from bridge.guest.protocol.wire import Call, Run
 from bridge.guest.worker.environment import show_help
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens
 from tests.guest.finished import Case, programs
 
 

@@ -49,14 +49,13 @@ class Rig:
         self.store = ArtifactStore(
             Store(root), total_bytes=64 * MEBIBYTE, run_bytes=run_bytes, days=1
         )
-        self.items = ShownItems(
-            Limits(**limits), artifacts=self.store.of_run("me", RUN), clear=Upper()
-        )
+        self.items = ShownItems(Limits(**limits), self.store.of_run("me", RUN), Upper())
 
     async def left(self, *frames: Shown) -> Collected:
         for frame in frames:
             await self.items.add(frame)
-        return await self.items.finish()
+        await self.items.finish(left := Collected())
+        return left
 
 
 @pytest.fixture
