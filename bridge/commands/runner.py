@@ -41,6 +41,7 @@ from bridge.model import (
     Usage,
 )
 from bridge.model.results import first_error
+from bridge.offload import offload
 from bridge.sandbox.backend import Backend, ExitReport, Sandbox
 from bridge.sandbox.layers import common
 from bridge.sandbox.run_queue import MOST_RUNS, RunQueue
@@ -255,7 +256,9 @@ class Commands:
                 "env": {name: shown(value) for name, value in request.env.items()},
             }
             audit = self._audit_of(run_id, principal)
-            await audit.record_command(begun, partial(_masked_options, request))
+            stages = await offload(begun["stages"], partial(audit.mask, begun["stages"], None))
+            begun["stages"] = _masked_options(request, stages)
+            await audit.record_event("command", begun)
             end = await stack.enter_async_context(audit.until_end())
             async with backend.in_use():
                 try:

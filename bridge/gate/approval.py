@@ -61,6 +61,13 @@ class Approval:
     note: str = ""
     waited_ms: int = 0
 
+    @property
+    def fields(self) -> dict[str, Json]:
+        """The approval in the audit log, without empty fields."""
+        fields: dict[str, Json] = {"holds": self.holds, "earlier": self.earlier}
+        fields |= {"note": self.note} if self.note else {}
+        return fields | ({"waitedMs": self.waited_ms} if self.waited_ms else {})
+
 
 @dataclass(frozen=True)
 class Subject:

@@ -109,7 +109,7 @@ class BridgeCalls:
                 )
                 raise ApprovalNeededError(message, remedy=fix) from None
             raise
-        await context.audit.record_call(number, call, decision, approval, "")
+        await context.audit.record_call(number, call, decision, approval)
         try:
             yield
         except BaseException as error:
@@ -163,5 +163,13 @@ class ProvenanceTracker:
         # Recorded once for equal provenance, so that a program cannot fill a log. Recorded first,
         # so that a second try does not return an unrecorded thing.
         if not context.flow_state.knows(provenance):
-            await context.audit.record_read(what, provenance)
+            facts: dict[str, Json] = {
+                "what": what,
+                "savedBy": provenance.run_id,
+                "labels": sorted(provenance.labels),
+                "from": sorted(provenance.servers),
+                "anything": provenance.anything or None,
+            }
+            context.audit.charge(facts)
+            await context.audit.record_event("found", facts)
         context.flow_state.add_provenance(name, provenance)

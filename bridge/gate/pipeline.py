@@ -321,7 +321,7 @@ class Gate:
         entry = context.journal.sent(call, own.effect, pending.number)
         context.journal.settle(entry, "ok", result)
         self.tally.count("replayed", call)
-        await context.audit.record_unsent("replayed", pending.number, call)
+        await context.audit.record_call(pending.number, call, None, kind="replayed")
         return await self._hide(call.server, result)
 
     async def _hold(self, pending: _PendingCall) -> dict[str, Json] | None:
@@ -343,7 +343,7 @@ class Gate:
         # Counts as made, so that the plan shows the approvals of later calls.
         context.flow_state.add_call(call.server, call.tool, pending.own.labels)
         try:
-            await context.audit.record_unsent("held", pending.number, call, pending.decision)
+            await context.audit.record_call(pending.number, call, pending.decision, kind="held")
         except AuditError as error:
             holding.spoil(error.message)
             raise

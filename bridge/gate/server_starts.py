@@ -21,7 +21,7 @@ from bridge.errors import (
 )
 from bridge.gate.approval import DO_NOT_EVADE, Approval, Ask
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.log import Record, approval_fields, without_empty
+from bridge.gate.audit.log import Record, without_empty
 from bridge.gate.decision import REDEFINED, Decision
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
@@ -192,7 +192,7 @@ class Starts:
             "rule": decision.rule,
             "run": self._run,
             "reason": decision.reason,
-            "approval": None if approval is None else approval_fields(approval),
+            "approval": approval and approval.fields,
             "why": why,
         }
         await self.audit.append(without_empty(record))

@@ -23,7 +23,6 @@ from bridge.errors import (
     UsageError,
 )
 from bridge.gate.approval import Approval, Approver
-from bridge.gate.audit.log import approval_fields
 from bridge.gate.decision import CallFacts, Decision, outcome_after
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
 from bridge.gate.pins import whole_digest
@@ -114,7 +113,7 @@ class PlanExecutor:
         try:
             run = self.services.begin(run_id, request, caller, planned_by=kept.run_id)
             approval = await self._get_approval(kept, request, run)
-            facts = {**_facts(kept), "approval": approval_fields(approval)}
+            facts = {**_facts(kept), "approval": approval.fields}
             async with run.recording(request, kept.servers, facts) as record:
                 begun = True
                 gate = Gate(
