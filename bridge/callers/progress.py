@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from bridge.gate.tally import Tally
+from bridge.gate.pipeline import Tally
 from bridge.text import counted, visible
 
 MAX_TOLD = 200  # Characters of one text.

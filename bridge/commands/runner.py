@@ -25,7 +25,7 @@ from bridge.callers.progress import RunProgress
 from bridge.commands.plan import CommandPlan, Planner
 from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError
 from bridge.gate.audit import RunAudit
-from bridge.gate.decision import canonical, digest
+from bridge.gate.journal import canonical, digest
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import could_be_password, mask
 from bridge.inventory.secrets import command_secrets

@@ -18,8 +18,8 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError, SettingsError
-from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, no_mask
 from bridge.gate.pins import tool_digest
+from bridge.gate.policy import CHANGED, CallFacts, Decision, Mask, no_mask
 from bridge.gate.question import (
     TITLES,
     Holds,

@@ -20,10 +20,9 @@ from bridge.errors import (
     RefusedError,
 )
 from bridge.gate.approval import Approval
-from bridge.gate.decision import CallFacts, Decision, Outcome, strictest
-from bridge.gate.journal import OWN
+from bridge.gate.journal import OWN, Outcome
 from bridge.gate.pipeline import Gate, denial
-from bridge.gate.policy import DEFAULTS
+from bridge.gate.policy import DEFAULTS, CallFacts, Decision, strictest
 from bridge.gate.services import GateContext
 from bridge.model import Effect, Json, Provenance
 from bridge.offload import offload

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
-from bridge.gate.decision import Decision
+from bridge.gate.policy import CallFacts, Decision
 from bridge.model import Json, Provenance
 from bridge.settings.globs import Matcher, any_matcher
 from bridge.settings.policy import FlowRule
@@ -169,3 +169,16 @@ class Flow:
                     led=state.list_causes(ready.after, ready.after_servers),
                 )
         return None
+
+
+def flow_decision(
+    flow: Flow,
+    call: CallFacts,
+    labels: frozenset[str],
+    before: Sequence[tuple[CallFacts, frozenset[str]]],
+) -> Decision | None:
+    """Return the decision of the flow rules on a call after all these other calls."""
+    state = FlowState()
+    for earlier, its in before:
+        state.add_call(earlier.server, earlier.tool, its)
+    return flow.decide(state, call.server, labels)

@@ -1,4 +1,4 @@
-"""Calls and answers of runs in memory, so that a retry does not repeat them.
+"""Calls and answers of runs in memory, so that a retry does not repeat them; digests of calls.
 
 The retry of a run gets the recorded answers of equal calls in their order: same server, tool and
 arguments, where 1, 1.0 and true differ. The gate sends a refused call again, and a call of unknown
@@ -11,18 +11,28 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, sha256
+from typing import Literal
 
-from bridge.errors import InvalidRequestError, RefusedError, UnknownError
-from bridge.gate.decision import CallFacts, Outcome
+from bridge.errors import (
+    CannotAskError,
+    InvalidRequestError,
+    RefusedError,
+    ToolCallError,
+    UnknownError,
+    UpstreamError,
+    UsageError,
+)
 from bridge.gate.flow import FlowState
+from bridge.gate.policy import CallFacts
 from bridge.guest.protocol import json_text
 from bridge.model import OWN_SERVER, CallCount, Effect, Json, RetriedReads
-from bridge.offload import estimated_size
+from bridge.offload import LARGE, estimated_size
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +72,34 @@ _REFUSALS = {
     ),
 }
 """Why a recorded call is neither answered nor made again, and what to do."""
+
+
+Outcome = Literal["ok", "tool-error", "refused", "not-sent", "unknown"]
+"""Answered; failed in the tool; refused by the server at protocol level; never sent; or sent
+without an answer."""
+
+REFUSALS = frozenset({-32600, -32601, -32602, -32020, -32021, -32022, -32042})
+"""Codes of requests that the server did not act on: malformed, unknown method, wrong parameters,
+headers, capability or version, and an address that the user has to visit first."""
+
+
+def outcome_of(result: Mapping[str, Json]) -> Outcome:
+    return "tool-error" if result.get("isError") is True else "ok"
+
+
+def outcome_after(error: BaseException) -> Outcome:
+    """Return the outcome of a call that raised an error; "unknown" for unexpected ones."""
+    if isinstance(error, UsageError | RefusedError):
+        # An error of the bridge, before the call.
+        return "not-sent"
+    if not isinstance(error, UpstreamError) or error.doubtful:
+        return "unknown"
+    if isinstance(error, ToolCallError):
+        return "refused" if error.rpc_code in REFUSALS else "tool-error"
+    if isinstance(error, CannotAskError):
+        # The server asked a question instead.
+        return "refused"
+    return "not-sent"
 
 
 @dataclass(eq=False, slots=True)
@@ -364,3 +402,60 @@ class Journals:
                 del self._runs[run_id]
                 return True
         return False
+
+
+_encoded = json_text.encoder(ascii_only=True, sort_keys=True)
+
+_PIECES = json.JSONEncoder(
+    allow_nan=False, sort_keys=True, separators=(",", ":"), check_circular=False
+)
+"""Writes the JSON of `_encoded` in pieces."""
+
+
+def canonical(value: Json) -> str:
+    """Return a value as canonical JSON. Numbers that JSON does not have become texts."""
+    try:
+        return _encoded(value)
+    except ValueError:
+        return _encoded(_finite(value))
+
+
+def _finite(value: Json, depth: int = 0) -> Json:
+    if depth > 100:
+        raise RecursionError("nested too deeply")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    # Python does not write much larger integers as digits.
+    if type(value) is int and value.bit_length() > 8192:
+        return hex(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item, depth + 1) for item in value]
+    return value
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{sha256(data).hexdigest()}"
+
+
+def arguments_digest(arguments: Mapping[str, Json]) -> str:
+    """Return the digest of a call's arguments; empty if they are nested too deeply."""
+    value = dict(arguments)
+    try:
+        try:
+            return _digest(value)
+        except ValueError:
+            return _digest(_finite(value))
+    except RecursionError:
+        return ""
+
+
+def _digest(value: Json) -> str:
+    if estimated_size(value, LARGE) <= LARGE:
+        return digest(_encoded(value).encode("ascii"))
+    # Encoding a large value at once blocks the event loop.
+    whole = sha256()
+    for piece in _PIECES.iterencode(value):
+        whole.update(piece.encode("ascii"))
+    return f"sha256:{whole.hexdigest()}"

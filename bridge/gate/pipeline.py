@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import anyio
 
@@ -27,21 +28,12 @@ from bridge.errors import (
     UpstreamError,
 )
 from bridge.gate.approval import Approval
-from bridge.gate.decision import (
-    CHANGED,
-    UNLISTED,
-    CallFacts,
-    Decision,
-    outcome_after,
-    outcome_of,
-    strictest,
-)
-from bridge.gate.journal import OWN
+from bridge.gate.journal import OWN, outcome_after, outcome_of
+from bridge.gate.policy import CHANGED, UNLISTED, CallFacts, Decision, strictest
 from bridge.gate.question import led_by
 from bridge.gate.services import GateContext, RunContext
-from bridge.gate.tally import Tally
 from bridge.large_text import LargeText, with_plain_text
-from bridge.model import Effect, Json, Receipt, RunResult, Tool
+from bridge.model import CallCount, Effect, Json, Receipt, RunResult, Tool
 from bridge.offload import offload
 from bridge.settings.policy import SECRET
 
@@ -71,6 +63,54 @@ class Grant:
 
     servers: frozenset[str] | None
     calls: int
+
+
+CallOutcome = Literal["sent", "replayed", "refused", "unknown"]
+
+
+class Tally:
+    """Counts the calls of one run by outcome."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._under_way = 0
+        self._since = 0.0
+        self._busy = 0.0
+        self._counts: dict[str, Counter[tuple[str, str, str]]] = {}
+        self.made: Counter[str] = Counter()
+        self.changing = 0
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        self._under_way += 1
+        if self._under_way == 1:
+            self._since = self._now()
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._busy += self._now() - self._since
+
+    @property
+    def busy_seconds(self) -> float:
+        return self._busy + (self._now() - self._since if self._under_way else 0.0)
+
+    def count(self, outcome: CallOutcome, call: CallFacts, why: str = "") -> None:
+        if outcome == "sent":
+            self.made[call.server] += 1
+        counts = self._counts.setdefault(outcome, Counter())
+        key = (call.server, call.tool, why)
+        if key not in counts and len(counts) >= 100:
+            # Programs invent names.
+            key = ("", "", "others")
+        counts[key] += 1
+
+    def counts(self, outcome: CallOutcome) -> tuple[CallCount, ...]:
+        return tuple(
+            CallCount(server=server, tool=tool, count=count, why=why)
+            for (server, tool, why), count in self._counts.get(outcome, {}).items()
+        )
 
 
 class _PendingCall(NamedTuple):
@@ -393,7 +433,7 @@ class Gate:
         ms = (time.monotonic() - started) * 1000
         size, outcome = result_size(result, part), outcome_of(result)
         self.result_bytes += size
-        context.budget.took_in(size)
+        context.budget.bytes += size
         context.journal.settle(entry, outcome, result)
         # A retry makes a failed call again.
         self.tally.changing += entry.effect != "read" and outcome == "ok"
@@ -490,9 +530,9 @@ def add_receipt(
         calls=dict(tally.made),
         changing=tally.changing,
         held=0 if context.held_calls is None else context.held_calls.count,
-        replayed=sum(each.count for each in tally.replayed),
-        refused=sum(each.count for each in tally.refused),
-        unknown=sum(each.count for each in tally.unknown),
+        replayed=sum(each.count for each in tally.counts("replayed")),
+        refused=sum(each.count for each in tally.counts("refused")),
+        unknown=sum(each.count for each in tally.counts("unknown")),
         result_bytes=0 if gate is None else gate.result_bytes,
         returned_bytes=returned,
         tokens_kept=max(0, result.usage.tool_result_bytes - returned) // BYTES_PER_TOKEN,
@@ -507,7 +547,7 @@ def add_receipt(
         result,
         receipt=receipt,
         unused=() if context.replay is None else context.replay.count_unused(),
-        replayed=tally.replayed,
-        refused=tally.refused,
-        unknown=tally.unknown,
+        replayed=tally.counts("replayed"),
+        refused=tally.counts("refused"),
+        unknown=tally.counts("unknown"),
     )

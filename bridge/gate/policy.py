@@ -1,29 +1,22 @@
-"""Decides by the policy which calls are allowed, and reads the policy file again when it changes.
+"""Decides by the policy which calls are allowed. Pure.
 
-Names are compared character by character. While the file cannot be read, nothing runs.
+Names are compared character by character.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bridge.errors import SettingsError
 from bridge.gate.conditions import ConditionCheck, Work, is_short_text, texts_wanted
-from bridge.gate.decision import CallFacts, Decision, digest
-from bridge.gate.flow import Flow, FlowState
 from bridge.gate.pins import tool_digest
 from bridge.model import Action, Effect, Json, Tool
-from bridge.settings import Settings, reload_policy
 from bridge.settings.globs import any_matcher, matcher
 from bridge.settings.policy import (
     EXFILTRATION,
+    STRICTNESS,
     UNTRUSTED_INPUT,
     DefaultFor,
     PolicySpec,
@@ -31,9 +24,17 @@ from bridge.settings.policy import (
     ServerPolicy,
     ToolPolicy,
 )
-from bridge.text import without_values
 
-logger = logging.getLogger(__name__)
+Mask = Callable[[Json, Json], Json]
+"""Takes arguments and their schema, and returns the arguments without secrets."""
+
+UNLISTED = "unlisted tool"  # The rule that denies tools that their server does not list.
+
+CHANGED = "changed tool"
+"""The rule that asks about a tool that changed since it was allowed; see `gate.pins`."""
+
+REDEFINED = "changed server"
+"""The rule that asks about a server whose definition changed since it was allowed."""
 
 OPEN = "no policy"
 
@@ -60,6 +61,69 @@ BY_SERVER = "the server's annotations say so, and it is trusted"
 BY_HINT = "a server of yours says so, which counts in plans and in the audit log"
 BY_PROTOCOL = "the protocol says so"
 UNKNOWN = "unknown: neither your policy nor a trusted server classifies it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallFacts:
+    """A call to decide on, with the arguments that the server would get.
+
+    `server_definition` is the digest of its server's definition, or empty. `own` tells whether the
+    user's file, and not a project's, defines the server.
+    """
+
+    server: str
+    tool: str
+    arguments: Mapping[str, Json] = field(default_factory=dict)
+    definition: Tool | None = None
+    server_definition: str = ""
+    own: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.server}.{self.tool}"
+
+    @property
+    def schema(self) -> Mapping[str, Json]:
+        """The schema of the tool's arguments, or an empty one."""
+        return {} if self.definition is None else self.definition.input_schema
+
+    @property
+    def says_it_reads(self) -> bool:
+        return self.own and self.definition is not None and self.definition.says_it_reads
+
+    def find_unlisted(self, names: Iterable[str]) -> tuple[str, ...]:
+        known = self.schema.get("properties")
+        if not isinstance(known, Mapping):
+            return ()
+        return tuple(name for name in names if name not in known)
+
+
+def no_mask(value: Json, schema: Json = None) -> Json:
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Whether a call is allowed, asked about or denied, and why.
+
+    `rule` is shown and recorded ("rule 'no force'"). `led` names the earlier calls that made a flow
+    rule decide.
+    """
+
+    action: Action
+    rule: str
+    reason: str = ""
+    effect: Effect = "write"
+    labels: frozenset[str] = frozenset()
+    led: tuple[str, ...] = ()
+
+
+def strictest(first: Decision, *others: Decision | None) -> Decision:
+    """Return the strictest decision, with the effect and labels of the first."""
+    decisions = (first, *filter(None, others))
+    found = max(decisions, key=lambda each: STRICTNESS.index(each.action))
+    if found is first:
+        return first
+    return replace(found, effect=first.effect, labels=first.labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,85 +452,3 @@ def outlook(
             possible.append(Possibility(replace(found, rule=f"rule '{rule.name}'"), tuple(on)))
     base = Policy(replace(policy.spec, rules=tuple(certain))).decide(call, effect)
     return Outlook(base, tuple(possible))
-
-
-def flow_decision(
-    flow: Flow,
-    call: CallFacts,
-    labels: frozenset[str],
-    before: Sequence[tuple[CallFacts, frozenset[str]]],
-) -> Decision | None:
-    """Return the decision of the flow rules on a call after all these other calls."""
-    state = FlowState()
-    for earlier, its in before:
-        state.add_call(earlier.server, earlier.tool, its)
-    return flow.decide(state, call.server, labels)
-
-
-class PolicyFile:
-    """The policy of a file, which is read again when the file changes.
-
-    `changed` receives the audit record of a change. `digest` is that of the active policy.
-    """
-
-    def __init__(self, settings: Settings, changed: Callable[[Mapping[str, Json]], None]) -> None:
-        self._settings = settings
-        self._changed = changed
-        # Read at the first run, since the file may have changed.
-        self._state: tuple[int, ...] | None = None
-        self._policy = Policy(settings.policy)
-        self._flow = Flow(settings.policy.flows)
-        self._error: SettingsError | None = None
-        self.digest = policy_digest(settings.policy)
-
-    def now(self) -> tuple[Policy, Flow]:
-        """Return the policy and its flow rules. Raise `SettingsError` while the file is invalid."""
-        state = _state(self._settings.policy.path)
-        if state != self._state:
-            self._state = state
-            try:
-                self._reload(state)
-                self._error = None
-            except SettingsError as error:
-                logger.warning("the policy cannot be read: %s", error)
-                # Models read this error, so it has no host paths.
-                message, remedy = without_values(error.message), without_values(error.remedy)
-                self._error = SettingsError(message, remedy=remedy)
-        if self._error is not None:
-            raise self._error
-        return self._policy, self._flow
-
-    def _reload(self, state: tuple[int, ...] | None) -> None:
-        """Activate the file's policy and report a change."""
-        # Some editors empty or remove the file while they save.
-        if self._policy.spec.present and not (state and state[1] > 0):
-            message = f"{self._settings.policy.path} held a policy, and now is empty or gone."
-            remedy = "Restore it. To continue without a policy, remove [policy] or restart."
-            raise SettingsError(message, remedy=remedy)
-        spec = reload_policy(self._settings)
-        if spec == self._policy.spec:
-            return
-        logger.info("the policy was read again")
-        self._policy, self._flow = Policy(spec), Flow(spec.flows)
-        was, self.digest = self.digest, policy_digest(spec)
-        self._changed({"kind": "policy", "policy": self.digest, "was": was})
-
-
-def policy_digest(spec: PolicySpec) -> str:
-    if not spec.present:
-        return ""
-    # Positions do not change the meaning.
-    rules = tuple(replace(rule, place="") for rule in spec.rules)
-    meant = asdict(replace(spec, path=None, rules=rules))
-    return digest(json.dumps(meant, default=sorted, sort_keys=True).encode("ascii"))
-
-
-def _state(path: Path | None) -> tuple[int, ...] | None:
-    """Return a value that changes with the file; empty if unreadable, None without a file."""
-    if path is None:
-        return None
-    try:
-        found = os.stat(path)  # noqa: PTH116 - ten times as fast as Path.stat
-    except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino

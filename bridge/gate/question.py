@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from bridge.gate.decision import CHANGED, CallFacts, Decision, arguments_digest
-from bridge.gate.policy import DEFAULTS
+from bridge.gate.journal import arguments_digest
+from bridge.gate.policy import CHANGED, DEFAULTS, CallFacts, Decision
 from bridge.model import Effect, HeldCall, Json, Plan, ServerSpec
 from bridge.text import escape_look_alikes, is_hidden, look_alikes, mark_gaps
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from bridge.errors import AuditError, CannotAskError
 from bridge.gate.audit import RunAudit
-from bridge.gate.decision import canonical, digest
+from bridge.gate.journal import canonical, digest
 from bridge.gate.question import form, one_line, safe_name
 from bridge.model import Action, Json
 from bridge.offload import offload

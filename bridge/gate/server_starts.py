@@ -22,9 +22,8 @@ from bridge.errors import (
 from bridge.gate.approval import DO_NOT_EVADE, Approval, Ask
 from bridge.gate.audit import AuditLog
 from bridge.gate.audit.log import Record, without_empty
-from bridge.gate.decision import REDEFINED, Decision
 from bridge.gate.pins import Pins
-from bridge.gate.policy import Policy
+from bridge.gate.policy import REDEFINED, Decision, Policy
 from bridge.gate.question import because, read_answer, safe_name, start_question
 from bridge.model import ServerSpec
 

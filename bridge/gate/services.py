@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+import math
+import os
 import time
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
 from bridge.clock import Clock
-from bridge.errors import UnknownError, UpstreamError
+from bridge.errors import RefusedError, SettingsError, UnknownError, UpstreamError
 from bridge.gate.approval import Approver, Grants
 from bridge.gate.audit import RunAudit
 from bridge.gate.audit.log import audit_log
-from bridge.gate.decision import digest
 from bridge.gate.flow import Flow, FlowState
 from bridge.gate.held_calls import HeldCalls
-from bridge.gate.journal import Journals, Replay, RunJournal
+from bridge.gate.journal import Journals, Replay, RunJournal, digest
 from bridge.gate.pins import Pins
-from bridge.gate.policy import Policy, PolicyFile
+from bridge.gate.policy import Policy
 from bridge.gate.privacy import MAX_OWNERS, Vault, Vaults
 from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import NOT_SHOWN, Marks, Replaced, clear_value
 from bridge.gate.server_questions import ServerQuestions
 from bridge.gate.server_starts import StartApprover, Starts
-from bridge.gate.tally import Rates, RunBudget
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult, Tool
-from bridge.settings import Settings, store_of
+from bridge.settings import Settings, reload_policy, store_of
+from bridge.settings.globs import matcher
+from bridge.settings.policy import Budgets, PolicySpec
 from bridge.tasks import background_tasks
+from bridge.text import without_values
+
+logger = logging.getLogger(__name__)
 
 
 class Caller(Protocol):
@@ -121,6 +130,64 @@ class OngoingCalls:
         if isinstance(answers[0], Exception):
             raise answers[0]
         return answers[0]
+
+
+WINDOW = 60  # Seconds of a minute.
+
+
+class Rates:
+    """Calls per minute and server, over all runs of a bridge.
+
+    Calls without a limit count too, so that a new limit applies to them.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._recent: defaultdict[str, deque[float]] = defaultdict(deque)
+
+    def take(self, server: str, limit: int | None) -> float:
+        """Count a call to a server, or return the seconds until there is room for one."""
+        recent, now = self._recent[server], self._now()
+        while recent and recent[0] + WINDOW <= now:
+            recent.popleft()
+        if limit is not None and len(recent) >= limit:
+            return recent[-limit] + WINDOW - now
+        recent.append(now)
+        return 0.0
+
+
+class RunBudget:
+    """The rest of one run's budgets. `bytes` counts what servers returned."""
+
+    def __init__(self, budgets: Budgets | None = None, rates: Rates | None = None) -> None:
+        self._budgets = budgets or Budgets()
+        self._rates = rates or Rates()
+        self._made: Counter[str] = Counter()
+        self.bytes = 0
+
+    def spend(self, server: str) -> None:
+        """Count the next call. A refused call does not count."""
+        uses = {
+            "run_calls": (self._made.total(), "made all of the {most:,} calls"),
+            "server_calls": (self._made[server], "made all of the {most:,} calls to {server!r}"),
+            "run_bytes": (self.bytes, "been returned {used:,} bytes, of the {most:,}"),
+        }
+        for budget, (used, what) in uses.items():
+            most = getattr(self._budgets, budget)
+            if most is not None and used >= most:
+                spent = what.format(most=most, server=server, used=used)
+                message = f"This run has {spent} it may (budgets.{budget} of the policy)."
+                remedy = "Use the results so far, or continue in another run."
+                raise RefusedError(message, remedy=remedy, code="call_budget")
+        rates = (rate for rate in self._budgets.per_minute if matcher(rate[0])(server))
+        glob, limit = next(rates, ("", None))
+        if wait := self._rates.take(server, limit):
+            raise RefusedError(
+                f"All runs together have made the {limit:,} calls a minute that {server!r} may "
+                f"have (budgets.per_minute {glob!r}). There is room again in {math.ceil(wait)} s.",
+                code="call_budget",
+            )
+        self._made[server] += 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +279,75 @@ class RunContext:
                 yield lambda result: end(
                     {**_end_facts(result), "questionsRefused": questions.refused or None}
                 )
+
+
+class PolicyFile:
+    """The policy of a file, which is read again when the file changes.
+
+    `changed` receives the audit record of a change. `digest` is that of the active policy.
+    """
+
+    def __init__(self, settings: Settings, changed: Callable[[Mapping[str, Json]], None]) -> None:
+        self._settings = settings
+        self._changed = changed
+        # Read at the first run, since the file may have changed.
+        self._state: tuple[int, ...] | None = None
+        self._policy = Policy(settings.policy)
+        self._flow = Flow(settings.policy.flows)
+        self._error: SettingsError | None = None
+        self.digest = policy_digest(settings.policy)
+
+    def now(self) -> tuple[Policy, Flow]:
+        """Return the policy and its flow rules. Raise `SettingsError` while the file is invalid."""
+        state = _state(self._settings.policy.path)
+        if state != self._state:
+            self._state = state
+            try:
+                self._reload(state)
+                self._error = None
+            except SettingsError as error:
+                logger.warning("the policy cannot be read: %s", error)
+                # Models read this error, so it has no host paths.
+                message, remedy = without_values(error.message), without_values(error.remedy)
+                self._error = SettingsError(message, remedy=remedy)
+        if self._error is not None:
+            raise self._error
+        return self._policy, self._flow
+
+    def _reload(self, state: tuple[int, ...] | None) -> None:
+        """Activate the file's policy and report a change."""
+        # Some editors empty or remove the file while they save.
+        if self._policy.spec.present and not (state and state[1] > 0):
+            message = f"{self._settings.policy.path} held a policy, and now is empty or gone."
+            remedy = "Restore it. To continue without a policy, remove [policy] or restart."
+            raise SettingsError(message, remedy=remedy)
+        spec = reload_policy(self._settings)
+        if spec == self._policy.spec:
+            return
+        logger.info("the policy was read again")
+        self._policy, self._flow = Policy(spec), Flow(spec.flows)
+        was, self.digest = self.digest, policy_digest(spec)
+        self._changed({"kind": "policy", "policy": self.digest, "was": was})
+
+
+def policy_digest(spec: PolicySpec) -> str:
+    if not spec.present:
+        return ""
+    # Positions do not change the meaning.
+    rules = tuple(replace(rule, place="") for rule in spec.rules)
+    meant = asdict(replace(spec, path=None, rules=rules))
+    return digest(json.dumps(meant, default=sorted, sort_keys=True).encode("ascii"))
+
+
+def _state(path: Path | None) -> tuple[int, ...] | None:
+    """Return a value that changes with the file; empty if unreadable, None without a file."""
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)  # noqa: PTH116 - ten times as fast as Path.stat
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class GateServices:

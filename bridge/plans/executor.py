@@ -23,10 +23,11 @@ from bridge.errors import (
     UsageError,
 )
 from bridge.gate.approval import Approval, Approver
-from bridge.gate.decision import CallFacts, Decision, outcome_after
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
+from bridge.gate.journal import outcome_after
 from bridge.gate.pins import whole_digest
 from bridge.gate.pipeline import Gate, Grant, add_receipt
+from bridge.gate.policy import CallFacts, Decision
 from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
 from bridge.inventory.servers import Servers

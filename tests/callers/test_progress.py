@@ -20,7 +20,7 @@ from bridge.callers.progress import (
 from bridge.clock import Clock
 from bridge.errors import ApprovalRefusedError
 from bridge.gate.approval import Approval, Approver
-from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.policy import CallFacts, Decision
 from bridge.model import HeldCall, Json, Plan
 from tests.fakes.client import FakeClient
 from tests.raised import raises_code

@@ -15,9 +15,8 @@ import pytest
 from bridge.cli.main import main
 from bridge.cli.policy import add, check, explain, init
 from bridge.errors import SettingsError, UpstreamError, UsageError
-from bridge.gate.decision import CallFacts
 from bridge.gate.pins import Pins
-from bridge.gate.policy import Policy
+from bridge.gate.policy import CallFacts, Policy
 from bridge.inventory.configuration import ConfigFinder, context_for
 from bridge.inventory.consents import consents_of
 from bridge.model import Tool

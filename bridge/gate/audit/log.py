@@ -30,16 +30,8 @@ import anyio.to_thread
 
 from bridge.errors import AuditError
 from bridge.gate.approval import Approval
-from bridge.gate.decision import (
-    CallFacts,
-    Decision,
-    Mask,
-    Outcome,
-    arguments_digest,
-    canonical,
-    digest,
-    no_mask,
-)
+from bridge.gate.journal import Outcome, arguments_digest, canonical, digest
+from bridge.gate.policy import CallFacts, Decision, Mask, no_mask
 from bridge.model import PERSON_OWNERS, Json
 from bridge.offload import estimated_size, offload
 from bridge.settings import Settings

@@ -33,8 +33,9 @@ from bridge.gate.audit.reading import (
     read,
     records_since,
 )
-from bridge.gate.decision import Decision, arguments_digest
+from bridge.gate.journal import arguments_digest
 from bridge.gate.pipeline import Gate, Grant
+from bridge.gate.policy import Decision
 from bridge.gate.services import GateContext
 from bridge.model import Json
 from bridge.offload import estimated_size
@@ -316,7 +317,7 @@ async def test_counts_and_receipts_of_a_flood_are_true(tmp_path: Path) -> None:
         with pytest.raises(RefusedError):
             await gate.call("mail", "send", {"number": number})
     await run.record_end({"status": "success"})
-    assert sum(count.count for count in gate.tally.refused) == 150
+    assert sum(count.count for count in gate.tally.counts("refused")) == 150
     groups = count_calls(records(tmp_path), ["server"]).groups
     assert (groups["shop",]["made"], groups["mail",]["refused"]) == (1, 150)
     shown = [record for record in about(tmp_path, "r1") if record["kind"] == "refused"]
