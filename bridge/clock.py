@@ -1,4 +1,4 @@
-"""A run's clock, which stops while the user answers a question.
+"""A run's clock, which stops while the user answers a question, and times as records have them.
 
 All time limits of a run use its clock, so that they stop together.
 """
@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import anyio
 
@@ -16,6 +17,12 @@ import anyio
 def current_time() -> float:
     """Return `anyio.current_time()`, in a tenth of its time. Each call needs it ten times."""
     return asyncio.get_running_loop().time()
+
+
+def utc_text(seconds: float) -> str:
+    """Return a Unix time in UTC with milliseconds, as records have it."""
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
 
 
 class Clock:

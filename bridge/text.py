@@ -10,7 +10,6 @@ import json
 import re
 import unicodedata
 from collections.abc import Collection
-from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 
@@ -214,9 +213,3 @@ def distinct_key(key: str, taken: Collection[object]) -> str:
 
 def counted(count: int, noun: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def utc_text(seconds: float) -> str:
-    """Return a Unix time in UTC with milliseconds, as records have it."""
-    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")

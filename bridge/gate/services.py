@@ -29,9 +29,8 @@ from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Journals, Replay, RunJournal, digest
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
-from bridge.gate.privacy import MAX_OWNERS, Vault, Vaults
+from bridge.gate.privacy import MAX_OWNERS, NOT_SHOWN, Marks, Replaced, Vault, Vaults, clear_value
 from bridge.gate.redaction import Redactor
-from bridge.gate.result_redaction import NOT_SHOWN, Marks, Replaced, clear_value
 from bridge.gate.server_questions import ServerQuestions
 from bridge.gate.server_starts import StartApprover, Starts
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult, Tool

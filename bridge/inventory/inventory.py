@@ -22,8 +22,8 @@ from bridge.catalog.entries import (
     tool_entries,
 )
 from bridge.catalog.program.symbols import SERVER_METHODS
+from bridge.gate.privacy import clear_tools
 from bridge.gate.redaction import Redactor
-from bridge.gate.result_redaction import clear_tools
 from bridge.model import Json, ServerSpec, Tool
 from bridge.rpc.values import call_parts
 

@@ -13,7 +13,7 @@ from bridge.artifacts import store_for
 from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
 from bridge.errors import BridgeError
-from bridge.gate.result_redaction import clear_value
+from bridge.gate.privacy import clear_value
 from bridge.gate.server_starts import StartApprover
 from bridge.gate.services import GateServices
 from bridge.inventory.guide import GuestGuide

@@ -12,8 +12,8 @@ import anyio
 
 from bridge.callers.client import RunCaller
 from bridge.errors import CannotAskError, LoginFailedError
+from bridge.gate.privacy import clear_logs
 from bridge.gate.question import safe_name
-from bridge.gate.result_redaction import clear_logs
 from bridge.inventory.configuration import ConfigFinder, Finder, context_for
 from bridge.inventory.consents import consents_of
 from bridge.inventory.learned_shapes import LearnedShapes

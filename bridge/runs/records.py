@@ -20,6 +20,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from bridge.clock import utc_text
 from bridge.errors import BridgeError, UnknownError
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult
 from bridge.offload import estimated_size, offload
@@ -28,7 +29,6 @@ from bridge.render.text import value_text
 from bridge.settings import Settings
 from bridge.store import owner_digest
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
-from bridge.text import utc_text
 
 logger = logging.getLogger(__name__)
 

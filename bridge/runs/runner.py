@@ -19,7 +19,7 @@ import anyio
 from bridge.callers.client import Client, RunCaller
 from bridge.clock import Clock
 from bridge.errors import NotStartedError
-from bridge.gate.result_redaction import redact_outcome
+from bridge.gate.privacy import redact_outcome
 from bridge.model import ApplyRequest, RunRequest, RunResult
 from bridge.model.results import catch
 from bridge.runs.admission import Admission

@@ -28,6 +28,7 @@ from typing import Literal, NamedTuple
 import anyio
 import anyio.to_thread
 
+from bridge.clock import utc_text
 from bridge.errors import AuditError
 from bridge.gate.approval import Approval
 from bridge.gate.journal import Outcome, arguments_digest, canonical, digest
@@ -35,7 +36,6 @@ from bridge.gate.policy import CallFacts, Decision, Mask, no_mask
 from bridge.model import PERSON_OWNERS, Json
 from bridge.offload import estimated_size, offload
 from bridge.settings import Settings
-from bridge.text import utc_text
 
 logger = logging.getLogger(__name__)
 

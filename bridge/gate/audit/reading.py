@@ -14,6 +14,7 @@ from typing import NamedTuple
 import anyio.to_thread
 
 from bridge.atomic_files import exclusive_lock
+from bridge.clock import utc_text
 from bridge.gate.audit.log import (
     ALIVE,
     AuditLog,
@@ -26,7 +27,6 @@ from bridge.gate.audit.log import (
     parse_line,
 )
 from bridge.model import Json
-from bridge.text import utc_text
 
 MAX_TAIL = 10_000  # Records that `tail` prints at once; a program can add ten thousand in seconds.
 
