@@ -21,7 +21,7 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 
-from bridge.callers.progress import RunProgress
+from bridge.callers.client import RunProgress
 from bridge.commands.plan import CommandPlan, Planner
 from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError
 from bridge.gate.audit import RunAudit

@@ -13,7 +13,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from bridge.callers.progress import RunProgress
+from bridge.callers.client import RunProgress
 from bridge.cli.run import (
     TERMINAL,
     exit_status,
