@@ -130,7 +130,7 @@ class Plans:
                 # An owner must not learn of another owner's plans.
                 whose, why = self._gone.get(plan_id, ("", ""))
                 raise _unknown(plan_id, why if whose == owner else "")
-            self._drop(kept, used)
+            self._end(plan_id, owner, used)
             return kept
         try:
             return await anyio.to_thread.run_sync(_take, store, plan_id, owner, used)
@@ -149,8 +149,7 @@ class Plans:
         return None if self.knows(plan_id, owner) else self._store
 
     async def withdraw(self, plan: Plan, owner: str, why: str) -> Plan:
-        if self._kept.pop(plan.plan_id, None) is None and self._store is not None:
-            await _settle(partial(_close_stored, self._store, plan.plan_id, owner, why))
+        await self.close(plan.plan_id, owner, why)
         return _withdrawn(plan, why)
 
     async def give_back(self, kept: StoredPlan) -> None:
@@ -160,25 +159,22 @@ class Plans:
             self._gone.pop(kept.plan_id, None)
             self._add(kept)
 
-    async def close(self, kept: StoredPlan, why: str) -> None:
-        if store := self._store_of(kept.plan_id, kept.owner):
-            await _settle(partial(_close_stored, store, kept.plan_id, kept.owner, why))
+    async def close(self, plan_id: str, owner: str, why: str) -> None:
+        if store := self._store_of(plan_id, owner):
+            await _settle(partial(_close_stored, store, plan_id, owner, why))
         else:
-            self._end(kept, why)
+            self._end(plan_id, owner, why)
 
-    def _end(self, kept: StoredPlan, why: str) -> None:
-        self._gone[kept.plan_id] = (kept.owner, why)
-        self._gone.move_to_end(kept.plan_id)
+    def _end(self, plan_id: str, owner: str, why: str) -> None:
+        self._kept.pop(plan_id, None)
+        self._gone[plan_id] = (owner, why)
+        self._gone.move_to_end(plan_id)
         if len(self._gone) > 1_000:
             self._gone.popitem(last=False)
 
-    def _drop(self, kept: StoredPlan, why: str) -> None:
-        del self._kept[kept.plan_id]
-        self._end(kept, why)
-
     def _drop_expired(self) -> None:
         for kept in [kept for kept in self._kept.values() if kept.until <= self._now()]:
-            self._drop(kept, _EXPIRED)
+            self._end(kept.plan_id, kept.owner, _EXPIRED)
 
     def _add(self, made: StoredPlan) -> None:
         self._kept[made.plan_id] = made
@@ -190,7 +186,8 @@ class Plans:
         ):
             plans = [kept for kept in plans if kept.plan_id in self._kept]
             while len(plans) > count or sum(kept.characters for kept in plans) > characters:
-                self._drop(plans.pop(0), "newer plans took its place; plan again")
+                oldest = plans.pop(0)
+                self._end(oldest.plan_id, oldest.owner, "newer plans took its place; plan again")
 
 
 async def _settle(write: Callable[[], None]) -> None:
