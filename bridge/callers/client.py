@@ -122,20 +122,16 @@ class OutputViewer(Protocol):
 
 
 class RunProgress:
-    """The progress of one run.
-
-    `total` is 0 if the program does not know it. `line` is the last line of output. `changes`
-    counts the updates.
-    """
+    """The progress of one run."""
 
     def __init__(self) -> None:
         self.done = 0.0
-        self.total = 0.0
+        self.total = 0.0  # 0 if the program does not know it.
         self.message = ""
-        self.line = ""
+        self.line = ""  # The last line of output.
         self.calls = 0
         self.ended = 0
-        self.changes = 0
+        self.changes = 0  # The number of updates.
         self.tally: Tally | None = None
         self._reported = False
         self._under_way: dict[int, str] = {}
@@ -259,15 +255,12 @@ class LoggedOutput:
 
 @dataclass(eq=False)
 class ProgressReporter:
-    """Reports one run to its client while `run` is active.
-
-    Every `idle_seconds` it sends a report even if the state is unchanged.
-    """
+    """Reports one run to its client while `run` is active."""
 
     run_progress: RunProgress
     report: Callable[[], Awaitable[None]]
     log: Callable[[str, str, str], Awaitable[None]] | None
-    idle_seconds: float
+    idle_seconds: float  # Until a report is sent even if the state is unchanged.
 
     def __post_init__(self) -> None:
         self._logged = {"stdout": LoggedOutput(), "stderr": LoggedOutput()}
@@ -317,11 +310,7 @@ Redact = Callable[[str, Json], Json]
 
 
 class RunCaller:
-    """A run's client, for the servers that the run calls.
-
-    `redact_for_person` removes secrets from questions. `redact_for_client` also removes personal
-    data.
-    """
+    """A run's client, for the servers that the run calls."""
 
     def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
         # Servers' questions reach any client. The bridge's own are approvals, which only a client
@@ -329,6 +318,7 @@ class RunCaller:
         self._client = client
         self.identified = identified
         self.clock = clock
+        # Removes secrets from questions; the other also removes personal data.
         self.redact_for_person: Redact = lambda server, value: value
         self.redact_for_client: Redact = lambda server, value: value
         self.server_questions = ServerQuestions()

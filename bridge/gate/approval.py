@@ -117,18 +117,14 @@ class Approver:
 
     Raises `ApprovalNeededError`, which says how to allow the call, if no person can be asked.
     Raises `ApprovalRefusedError` if the person refused or did not answer.
-
-    Args:
-        owner: Of answers for the session. The answers of callers without a name apply to one run.
-        policy: The policy whose file gets an "always"; None if the person may not change it.
     """
 
     ask: Ask | None = None
     _: KW_ONLY
     grants: Grants = field(default_factory=Grants)
-    owner: str = ""
+    owner: str = ""  # Of answers for the session; without a name they apply to one run.
     mask: Mask = no_mask
-    policy: PolicySpec | None = None
+    policy: PolicySpec | None = None  # Its file gets an "always"; None if it must not change.
     _turn: anyio.Lock = field(default_factory=anyio.Lock, init=False)
     _run: dict[Subject, Holds] = field(default_factory=dict, init=False)
     _refused: set[Subject] = field(default_factory=set, init=False)

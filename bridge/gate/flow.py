@@ -20,14 +20,11 @@ Calls = dict[str, int]
 
 @dataclass(kw_only=True, eq=False)
 class FlowState:
-    """The servers called and labels read so far, by calls and by kept things.
-
-    Kept things of `unknown` provenance may have any label, from any server.
-    """
+    """The servers called and labels read so far, by calls and by kept things."""
 
     labels: dict[str, Calls] = field(default_factory=dict)
     servers: dict[str, Calls] = field(default_factory=dict)
-    unknown: Calls = field(default_factory=dict)
+    unknown: Calls = field(default_factory=dict)  # Things that may have any label and server.
 
     def add_call(self, server: str, tool: str, labels: frozenset[str]) -> None:
         name = f"{server}.{tool}"

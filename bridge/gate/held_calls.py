@@ -315,38 +315,27 @@ class HeldPlaceholder(dict[str, Json]):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldRequest:
-    """A held call.
-
-    Attributes:
-        call: The call with placeholders, and with tokens for personal data.
-        asked: The rules that require a person's approval.
-        digest: Of the tool's definition; empty if the server lists no such tool.
-        uses: Numbers of the calls whose results it uses.
-        flow: The calls before it, made or held.
-    """
+    """A held call."""
 
     number: int
-    call: CallFacts
+    call: CallFacts  # With placeholders, and with tokens for personal data.
     decision: Decision
     effect: Effect
-    asked: frozenset[str]
-    digest: str
-    uses: frozenset[int]
-    flow: FlowState
+    asked: frozenset[str]  # The rules that require a person's approval.
+    digest: str  # Of the tool's definition; empty if the server lists no such tool.
+    uses: frozenset[int]  # Numbers of the calls whose results it uses.
+    flow: FlowState  # The calls before it, made or held.
 
     def __str__(self) -> str:
         return f"#{self.number} {self.call}"
 
 
 class HeldCalls:
-    """The held calls of one run in plan mode.
-
-    `plan` has the random digits in the run's placeholders. `spoiled` says why the plan is invalid.
-    """
+    """The held calls of one run in plan mode."""
 
     def __init__(self, mask: Mask = no_mask) -> None:
-        self.plan = secrets.token_hex(8)
-        self.spoiled = ""
+        self.plan = secrets.token_hex(8)  # In each placeholder of the run.
+        self.spoiled = ""  # Why the plan is invalid.
         self._mask = mask
         self.requests: list[HeldRequest] = []
         self.characters = 0

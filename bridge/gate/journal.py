@@ -14,7 +14,7 @@ import logging
 import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from typing import Literal
@@ -131,13 +131,10 @@ def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:
 
 @dataclass(eq=False, slots=True)
 class RetryChain:
-    """A run and its retries.
+    """A run and its retries."""
 
-    `head` is the last retry that made a changing call; `length` counts such retries.
-    """
-
-    head: str
-    length: int = 0
+    head: str  # The last retry that made a changing call.
+    length: int = 0  # The number of such retries.
 
 
 class RunJournal:
@@ -365,20 +362,19 @@ class Journals:
 
     def find(self, run_id: str, owner: str) -> RunJournal:
         """Return the journal of a run, or of the retry that continued it."""
-        found, journal = self._runs.get(run_id, ("", None))
-        if journal is None or found != owner:
+        if not self.knows(run_id, owner):
             message = (
                 f"There is no journal of a run {run_id!r:.80}: they are kept for the caller of the "
                 f"run, for about {self._max_runs} runs, and end with the bridge.{self._elsewhere}"
             )
             raise UnknownError(message, remedy=_GONE, code="unknown_run")
-        last, chain = run_id, journal.chain
-        if run_id != chain.head and journal.length != chain.length:
-            last = chain.head
-            journal = self._runs.get(last, ("", None))[1]
-        if journal is None:
+        last, journal = run_id, self._runs[run_id][1]
+        if run_id != journal.chain.head and journal.length != journal.chain.length:
+            last = journal.chain.head
+        if last not in self._runs:
             message = f"Run {run_id} was retried by {last}, whose journal is gone."
             raise UnknownError(message, remedy=_GONE, code="unknown_run")
+        journal = self._runs[last][1]
         if journal.under_way:
             message = f"Run {last} still runs; what it calls is not known yet."
             raise InvalidRequestError(message, remedy="Wait for its result, then retry.")
@@ -442,18 +438,17 @@ def digest(data: bytes) -> str:
 def arguments_digest(arguments: Mapping[str, Json]) -> str:
     """Return the digest of a call's arguments; empty if they are nested too deeply."""
     value = dict(arguments)
-    try:
+    with suppress(RecursionError):
+        if estimated_size(value, LARGE) <= LARGE:
+            return digest(canonical(value).encode("ascii"))
         try:
-            return _digest(value)
+            return _digest_pieces(value)
         except ValueError:
-            return _digest(_finite(value))
-    except RecursionError:
-        return ""
+            return _digest_pieces(_finite(value))
+    return ""
 
 
-def _digest(value: Json) -> str:
-    if estimated_size(value, LARGE) <= LARGE:
-        return digest(_encoded(value).encode("ascii"))
+def _digest_pieces(value: Json) -> str:
     # Encoding a large value at once blocks the event loop.
     whole = sha256()
     for piece in _PIECES.iterencode(value):

@@ -142,18 +142,15 @@ class _New:
 
 
 _Starts = dict[str, dict[str, bool]]
+"""Server names to digests of definitions, and whether a person always allows them."""
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """The stored document.
-
-    Attributes:
-        servers: Allowed definitions, latest last, by digest of the server's definition and by tool.
-        starts: Server names to digests of definitions, and whether a person always allows them.
-    """
+    """The stored document."""
 
     form: Literal[2]
+    # Allowed definitions, latest last, by digest of the server's definition and by tool.
     servers: dict[str, dict[str, tuple[_Pin, ...]]]
     starts: _Starts
 

@@ -114,21 +114,14 @@ class Tally:
 
 
 class _PendingCall(NamedTuple):
-    """A request that is allowed and not sent yet.
-
-    Attributes:
-        call: The program's version, with tokens for personal data and marks for secrets.
-        real: The server's version.
-        decisions: All decisions; `decision` is the strictest.
-        own: The policy's decision, with the call's effect and labels.
-    """
+    """A request that is allowed and not sent yet."""
 
     number: int
-    call: CallFacts
-    real: CallFacts
+    call: CallFacts  # With tokens for personal data and marks for secrets.
+    real: CallFacts  # As the server gets it.
     decisions: Sequence[Decision]
-    own: Decision
-    decision: Decision
+    own: Decision  # The policy's decision, with the call's effect and labels.
+    decision: Decision  # The strictest.
 
 
 class Gate:

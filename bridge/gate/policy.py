@@ -65,18 +65,14 @@ UNKNOWN = "unknown: neither your policy nor a trusted server classifies it"
 
 @dataclass(frozen=True, kw_only=True)
 class CallFacts:
-    """A call to decide on, with the arguments that the server would get.
-
-    `server_definition` is the digest of its server's definition, or empty. `own` tells whether the
-    user's file, and not a project's, defines the server.
-    """
+    """A call to decide on, with the arguments that the server would get."""
 
     server: str
     tool: str
     arguments: Mapping[str, Json] = field(default_factory=dict)
     definition: Tool | None = None
-    server_definition: str = ""
-    own: bool = False
+    server_definition: str = ""  # The digest of its server's definition.
+    own: bool = False  # Whether the user's file, and not a project's, defines the server.
 
     def __str__(self) -> str:
         return f"{self.server}.{self.tool}"
@@ -103,18 +99,14 @@ def no_mask(value: Json, schema: Json = None) -> Json:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Whether a call is allowed, asked about or denied, and why.
-
-    `rule` is shown and recorded ("rule 'no force'"). `led` names the earlier calls that made a flow
-    rule decide.
-    """
+    """Whether a call is allowed, asked about or denied, and why."""
 
     action: Action
-    rule: str
+    rule: str  # Shown and recorded: "rule 'no force'".
     reason: str = ""
     effect: Effect = "write"
     labels: frozenset[str] = frozenset()
-    led: tuple[str, ...] = ()
+    led: tuple[str, ...] = ()  # The earlier calls that made a flow rule decide.
 
 
 def strictest(first: Decision, *others: Decision | None) -> Decision:
@@ -128,17 +120,14 @@ def strictest(first: Decision, *others: Decision | None) -> Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step of an explained decision. `place` is the position of a rule in the file.
-
-    `applies` means that the step matched; for a default, that it decided.
-    """
+    """A step of an explained decision."""
 
     about: Literal["effect", "label", "rule", "default"]
     name: str
-    applies: bool = True
+    applies: bool = True  # Whether the step matched; for a default, whether it decided.
     action: Action | None = None
     why: str = ""
-    place: str = ""
+    place: str = ""  # The position of a rule in the file.
 
 
 class _CompiledRule:

@@ -27,16 +27,12 @@ CARD_PREFIX = "9999"
 
 @dataclass(frozen=True)
 class DetectedData:
-    """Personal data in a text.
-
-    Attributes:
-        same: A key that all spellings of the value share.
-    """
+    """Personal data in a text."""
 
     start: int
     end: int
     kind: Kind
-    same: str
+    same: str  # A key that all spellings of the value share.
 
 
 PORTION = 64 * 1024  # Characters in one search, which blocks other threads.

@@ -30,35 +30,25 @@ from bridge.model import ServerSpec
 
 @dataclass(kw_only=True)
 class StartApprover:
-    """Asks about the starts of servers in one run.
-
-    Attributes:
-        for_all: Whether the person may approve for all runs.
-        refused, given: Names and definitions that the person refused, or approved for this run.
-        turn: Held during a question.
-    """
+    """Asks about the starts of servers in one run."""
 
     run: str
     ask: Ask
-    for_all: bool = False
+    for_all: bool = False  # Whether the person may approve for all runs.
+    # Names and definitions that the person refused, or approved for this run.
     refused: set[tuple[str, str]] = field(default_factory=set)
     given: dict[tuple[str, str], Approval] = field(default_factory=dict)
-    turn: anyio.Lock = field(default_factory=anyio.Lock)
+    turn: anyio.Lock = field(default_factory=anyio.Lock)  # Held during a question.
 
 
 @dataclass(eq=False)
 class Starts:
-    """Decides on starts, asks about them, and records them.
+    """Decides on starts, asks about them, and records them."""
 
-    Args:
-        policy: Returns the active policy; raises `SettingsError`.
-        asker: Returns the approver of the current task; None outside of runs.
-    """
-
-    policy: Callable[[], Policy]
+    policy: Callable[[], Policy]  # Raises `SettingsError`.
     audit: AuditLog
     pins: Pins
-    asker: Callable[[], StartApprover | None] = lambda: None
+    asker: Callable[[], StartApprover | None] = lambda: None  # Returns None outside of runs.
     _recorded: OrderedDict[tuple[str, ...], None] = field(default_factory=OrderedDict, init=False)
 
     def decide(self, spec: ServerSpec) -> Decision:

@@ -74,9 +74,6 @@ class Inventory(Protocol):
 
 Call = Callable[[], Awaitable[dict[str, Json]]]
 
-Define = Callable[[str, str], Awaitable[Tool | None]]
-"""Returns the definition of a server's tool, from the server if needed."""
-
 
 async def no_definition(server: str, tool: str) -> Tool | None:
     return None
@@ -102,33 +99,31 @@ class OngoingCalls:
         """Return a call's result. A cancelled wait cancels the call if `may_cancel`."""
         if self._tasks is None:
             return await call()
-        answers: list[dict[str, Json] | Exception] = []
-        scope, ended = anyio.CancelScope(), anyio.Event()
+        answer: asyncio.Future[dict[str, Json]] = asyncio.get_running_loop().create_future()
+        # The audit log has the errors that no program waits for.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        scope = anyio.CancelScope()
 
         async def make() -> None:
             try:
                 with scope:
-                    answers.append(await call())
+                    answer.set_result(await call())
             except Exception as error:
-                answers.append(error)
+                answer.set_exception(error)
             finally:
-                ended.set()
+                # Has no effect unless other code cancelled the call.
+                answer.cancel()
 
         self._tasks.start_soon(make)
         try:
-            await ended.wait()
+            await asyncio.wait([answer])
         except anyio.get_cancelled_exc_class():
             if may_cancel():
                 scope.cancel()
                 with anyio.CancelScope(shield=True):
-                    await ended.wait()
+                    await asyncio.wait([answer])
             raise
-        if not answers:
-            # Other code cancelled the call.
-            raise asyncio.CancelledError
-        if isinstance(answers[0], Exception):
-            raise answers[0]
-        return answers[0]
+        return answer.result()
 
 
 WINDOW = 60  # Seconds of a minute.
@@ -191,24 +186,17 @@ class RunBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class GateContext:
-    """The parts that judge and record the calls of one run.
+    """The parts that judge and record the calls of one run."""
 
-    Attributes:
-        identify: Returns the digest of a server's current definition.
-        is_own: Returns whether the user's file defines a server, and no project's.
-        lists: Returns whether the list of a server's tools is known.
-        now: The run's time in seconds, which stops during questions.
-        flow_state: The earlier calls, in a session those of all its runs.
-    """
-
-    define: Define = no_definition
-    identify: Callable[[str], str] = lambda server: ""
-    is_own: Callable[[str], bool] = lambda server: False
-    lists: Callable[[str], bool] = lambda server: False
-    now: Callable[[], float] = time.monotonic
+    # Returns the definition of a server's tool, from the server if needed.
+    define: Callable[[str, str], Awaitable[Tool | None]] = no_definition
+    identify: Callable[[str], str] = lambda server: ""  # The digest of a server's definition.
+    is_own: Callable[[str], bool] = lambda server: False  # The user's file defines the server.
+    lists: Callable[[str], bool] = lambda server: False  # The list of its tools is known.
+    now: Callable[[], float] = time.monotonic  # Seconds, which stop during questions.
     policy: Policy = field(default_factory=Policy)
     flow: Flow = field(default_factory=Flow)
-    flow_state: FlowState = field(default_factory=FlowState)
+    flow_state: FlowState = field(default_factory=FlowState)  # In a session of all its runs.
     budget: RunBudget = field(default_factory=RunBudget)
     pins: Pins = field(default_factory=Pins)
     approver: Approver = field(default_factory=Approver)
@@ -267,11 +255,9 @@ class RunContext:
         if isinstance(request, ApplyRequest):
             await audit.record_start({**facts, "plan": request.plan_id}, "apply")
         else:
-            facts |= {"mode": request.mode, "retryOf": request.retry_of}
-            facts |= {"profile": request.profile} if request.profile else {}
-            await audit.record_start(
-                {**facts, "code": digest(request.code.encode("utf-8", "surrogatepass"))}
-            )
+            facts["code"] = digest(request.code.encode("utf-8", "surrogatepass"))
+            facts |= {"mode": request.mode, "retryOf": request.retry_of, "profile": request.profile}
+            await audit.record_start(facts)
         async with audit.until_end() as end:
             with self.context.journal.recording():
                 questions = self.caller.server_questions
@@ -350,20 +336,15 @@ def _state(path: Path | None) -> tuple[int, ...] | None:
 
 
 class GateServices:
-    """The parts of the gate that outlive runs.
-
-    Args:
-        current_asker: Returns who is asked about servers that the current run starts.
-        is_plan: Returns whether an owner has a plan with this id.
-    """
+    """The parts of the gate that outlive runs."""
 
     def __init__(
         self,
         settings: Settings,
         inventory: Inventory,
         redactor: Redactor,
-        current_asker: Callable[[], StartApprover | None],
-        is_plan: Callable[[str, str], bool],
+        current_asker: Callable[[], StartApprover | None],  # For servers that the run starts.
+        is_plan: Callable[[str, str], bool],  # Takes an id and its owner.
     ) -> None:
         self._inventory = inventory
         self._is_plan = is_plan
@@ -464,14 +445,13 @@ class GateServices:
 
 
 def _end_facts(result: RunResult) -> dict[str, Json]:
-    plan: dict[str, Json] = {}
-    if result.plan is not None:
-        plan = {"plan": result.plan.plan_id, "held": len(result.plan.calls)}
+    plan = result.plan
     return {
         "status": result.status,
         "reason": result.reason,
         "calls": result.usage.tool_calls,
         "resultBytes": result.usage.tool_result_bytes,
         "wallMs": result.usage.wall_ms,
-        **plan,
+        "plan": plan and plan.plan_id,
+        "held": plan and len(plan.calls),
     }

@@ -183,16 +183,13 @@ def last_lines(folder: int, name: str, count: int) -> int:
 
 @dataclass(kw_only=True)
 class _OpenFile:
-    """The file that this bridge writes.
-
-    `previous` has the last records of the files that existed before it, and `others` their bytes.
-    """
+    """The file that this bridge writes."""
 
     path: Path
     descriptor: int
     last: Link
-    previous: Record
-    others: int
+    previous: Record  # The last records of the files that existed before it.
+    others: int  # The bytes of these files.
     size: int = 0
 
     def is_intact(self) -> bool:
