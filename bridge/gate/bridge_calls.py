@@ -72,15 +72,10 @@ class BridgeCalls:
         method: str,
         arguments: Mapping[str, Json],
         effect: Effect,
-        ask: Decision | None = None,
-        fix: str = "",
+        ask: Decision | None = None,  # In addition to the policy's decision.
+        fix: str = "",  # The remedy if no person can be asked.
     ) -> AsyncIterator[None]:
-        """Permit and record a change that the body of this context makes.
-
-        Args:
-            ask: A decision in addition to the policy's.
-            fix: Remedy if no person can be asked.
-        """
+        """Permit and record a change that the body of this context makes."""
         context = self._context
         self._gate.admit()
         number = self._gate.asked

@@ -64,11 +64,7 @@ def texts_wanted(condition: Condition) -> tuple[str, frozenset[str]] | None:
 
 
 class ConditionCheck:
-    """A compiled condition.
-
-    Args:
-        every: Whether all values must pass. An undecided one then fails.
-    """
+    """A compiled condition. With `every`, all values must pass, and an undecided value fails."""
 
     def __init__(self, condition: Condition, *, every: bool) -> None:
         self.condition = condition

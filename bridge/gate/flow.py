@@ -14,8 +14,7 @@ from bridge.model import Json, Provenance
 from bridge.settings.globs import Matcher, any_matcher
 from bridge.settings.policy import FlowRule
 
-Calls = dict[str, int]
-"""Counts of calls by tool. The empty name counts further tools."""
+Calls = dict[str, int]  # Counts of calls by tool. The empty name counts further tools.
 
 
 @dataclass(kw_only=True, eq=False)

@@ -364,14 +364,12 @@ class HeldCalls:
         self,
         call: CallFacts,
         decision: Decision,
-        asks: Sequence[Decision] = (),
-        flow: FlowState | None = None,
+        asks: Sequence[Decision] = (),  # All decisions, the policy's own first.
+        flow: FlowState | None = None,  # The calls before it.
     ) -> HeldPlaceholder:
         """Hold a call back and return `{"held": {"plan": ..., "number": ..., "call": ...}}`.
 
-        Args:
-            asks: Every decision on it, the policy's own first; `decision` is the strictest.
-            flow: The calls before it; copied.
+        `decision` is the strictest decision on it.
         """
         uses = find_referred([call.tool, dict(call.arguments)], self.plan, self.count)
         size = len(json.dumps([call.tool, call.arguments], ensure_ascii=False))

@@ -138,21 +138,15 @@ class RetryChain:
 
 
 class RunJournal:
-    """The calls of one run, and the unused records of an earlier run.
-
-    Args:
-        reserve: Takes bytes from the memory of all journals, and returns False if it is full.
-        earlier: The run that this one retries, or whose plan it applies.
-        after: Whether the calls follow all earlier ones, as those of a plan do, and replace none.
-    """
+    """The calls of one run, and the unused records of an earlier run."""
 
     def __init__(
         self,
         run_id: str = "",
-        reserve: Callable[[int], bool] = lambda _: True,
-        earlier: Replay | None = None,
+        reserve: Callable[[int], bool] = lambda _: True,  # Takes bytes of memory; False if full.
+        earlier: Replay | None = None,  # The run that this one retries, or whose plan it applies.
         *,
-        after: bool = False,
+        after: bool = False,  # Whether the calls follow the earlier ones, as those of a plan do.
     ) -> None:
         self.run_id = run_id
         self.under_way = False
@@ -244,11 +238,8 @@ class Replay:
     def answer(self, call: CallFacts, effect: Effect) -> dict[str, Json] | None:
         """Return the recorded result of an equal call; None if the gate has to make the call.
 
-        A refused call stays recorded, so that another try is refused too.
-
-        Raises:
-            RefusedError: The result is unknown, another retry continued the run, or the server had
-                another definition.
+        Raises `RefusedError` if the result is unknown, another retry continued the run, or the
+        server had another definition. The call stays recorded, so that another try fails too.
         """
         arguments, key = call.arguments, key_of(call.server, call.tool, call.arguments)
         reads = effect == "read"
@@ -335,12 +326,10 @@ class Journals:
     def begin(
         self, run_id: str, owner: str, earlier: Replay | None = None, *, planned_by: str = ""
     ) -> RunJournal:
-        """Return the journal of a new run.
+        """Return the journal of a new run, which may retry an earlier one.
 
-        Args:
-            earlier: The run that it retries.
-            planned_by: The run that made the applied plan. Its calls come first, so that
-                a retry of either run knows all calls.
+        The calls of the run that made an applied plan come first, so that a retry of either run
+        knows all calls.
         """
         if planned_by:
             try:

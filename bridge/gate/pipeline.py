@@ -201,9 +201,7 @@ class Gate:
     ) -> dict[str, Json]:
         """Make a request that is not a tool call. It is judged and counted like a read.
 
-        Args:
-            method: `READ_RESOURCE` or `GET_PROMPT`, which rules match like a tool's name.
-            part: Key of the content in the answer.
+        Rules match its method like a tool's name. `part` is the key of the content in the answer.
         """
         number = await self._admit(server, method, params)
         definition = self.context.identify(server)

@@ -411,16 +411,11 @@ def outlook(
     policy: Policy,
     call: CallFacts,
     *,
-    unseen: Collection[str] = (),
-    open: bool = False,
+    unseen: Collection[str] = (),  # Names of arguments whose values are not known.
+    open: bool = False,  # Whether the call may have arguments of other names.
     effect: Effect | None = None,
 ) -> Outlook:
-    """Forecast the policy's decision on a call that a program makes when it runs.
-
-    Args:
-        unseen: Names of arguments whose values are not known.
-        open: Whether the call may have arguments of other names.
-    """
+    """Forecast the policy's decision on a call that a program makes when it runs."""
     possible: list[Possibility] = []
     certain: list[Rule] = []
     for rule in policy.spec.rules:

@@ -31,8 +31,7 @@ MAX_ITEMS = 30  # Items of each list and object.
 
 UNLISTED = " (the tool describes no such argument)"
 
-WIDTH = 72
-"""Columns of a line: a terminal has 80, and clients indent questions."""
+WIDTH = 72  # Columns of a line: a terminal has 80, and clients indent questions.
 
 EFFECTS: Mapping[Effect, str] = {
     "read": "read",

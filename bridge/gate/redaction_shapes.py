@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-MASK_BEGINS = "[redacted: "
-"""The start of each mask. A text that has it is marked as text."""
+MASK_BEGINS = "[redacted: "  # The start of each mask. A text that has it is marked as text.
 
 LEAST_NAMED = 6
 """Minimum characters of a value that is a secret for its name. Shorter ones are in every text."""

@@ -27,8 +27,7 @@ from bridge.text import visible
 MAX_NAME_CHARS = 100  # Of a field's name.
 MAX_TEXT_CHARS = 1000  # Of a title, description, choice or default.
 
-_SHOWN = frozenset({"title", "description"})
-"""Parts of a form that clients only show."""
+_SHOWN = frozenset({"title", "description"})  # Parts of a form that clients only show.
 
 
 @dataclass(eq=False)

@@ -80,8 +80,7 @@ class Starts:
     async def start(self, spec: ServerSpec, *, asked_for: bool = False) -> None:
         """Decide on the next start and record it. If this raises, the server must not start.
 
-        Args:
-            asked_for: Whether a person requested this start with a command.
+        A command of a person is `asked_for` and needs no further approval.
         """
         decision = await self._check_denial(spec)
         asker = self.asker()

@@ -62,12 +62,7 @@ class StoredPlan:
 
 
 class Plans:
-    """The plans that can be applied.
-
-    Args:
-        store: Keeps the plans if several bridges share it.
-        now: Seconds, for the expiry of plans in memory.
-    """
+    """The plans that can be applied. They are in memory unless bridges share the store."""
 
     def __init__(self, store: Store, now: Callable[[], float] = time.monotonic) -> None:
         self._store = store if store.shared else None
@@ -84,16 +79,11 @@ class Plans:
         owner: str,
         *,
         run_id: str,
-        stopped: str = "",
+        stopped: str = "",  # Why the program stopped, if it read the result of a held call.
         failed: bool = False,
-        here: bool = False,
+        here: bool = False,  # Whether only this bridge can apply the plan.
     ) -> Plan:
-        """Store the held calls of a run. A plan without an id cannot be applied.
-
-        Args:
-            stopped: Why the program stopped, if it read the result of a held call.
-            here: Whether only this bridge can apply the plan.
-        """
+        """Store the held calls of a run. A plan without an id cannot be applied."""
         calls, stale = held_calls.shown(), held_calls.stale
         stopped = held_calls.spoiled or stopped
         if failed or held_calls.spoiled or not calls:
