@@ -230,8 +230,8 @@ class Approver:
         """Keep an approval for the chosen time."""
         note = ""
         rules = [ask.rule for ask, _ in missing if ask.rule != CHANGED]
-        if holds == "always" and rules:
-            note = await self._write(call, rules[0])
+        if holds == "always" and rules and self.policy:
+            note = await _write_rule(self.policy, call, rules[0])
             if note:
                 holds = "session" if self.owner else "run"
         subjects = [subject for _, subject in missing]
@@ -242,31 +242,30 @@ class Approver:
             self._run.update(dict.fromkeys(subjects, holds))
         return Approval(holds=holds, note=note)
 
-    async def _write(self, call: CallFacts, rule_text: str) -> str:
-        """Write a rule that allows a call, and return the reason of a failure."""
-        policy, definition = self.policy, call.definition
-        assert policy is not None
-        assert policy.path is not None
-        assert definition is not None
-        today = datetime.now(UTC).astimezone().date().isoformat()
-        new = NewRule(
-            name=f"{call_name(call)[:60]} allowed {today}",
-            server=call.server,
-            tool=call.tool,
-            digest=tool_digest(definition),
-            comment=f"{today}: allowed by a person when asked ({one_line(rule_text, 200)}).",
-        )
-        asking = _by_title(policy).get(rule_text)  # None if a default asks.
-        try:
-            if rule_text.startswith("rule ") and not isinstance(asking, Rule):
-                raise SettingsError(f"The policy has no {rule_text}.")
-            before = asking if isinstance(asking, Rule) else None
-            await anyio.to_thread.run_sync(partial(add_rule, policy.path, new, before=before))
-        except SettingsError as error:
-            logger.warning("an approval holds for the session only: %s", error)
-            return error.message
-        logger.info("a rule that allows %s was written into the policy", call)
-        return ""
+
+async def _write_rule(policy: PolicySpec, call: CallFacts, asking: str) -> str:
+    """Write a rule that allows a call, and return the reason of a failure."""
+    assert policy.path is not None
+    assert call.definition is not None
+    today = datetime.now(UTC).astimezone().date().isoformat()
+    new = NewRule(
+        name=f"{call_name(call)[:60]} allowed {today}",
+        server=call.server,
+        tool=call.tool,
+        digest=tool_digest(call.definition),
+        comment=f"{today}: allowed by a person when asked ({one_line(asking, 200)}).",
+    )
+    before = _by_title(policy).get(asking)  # None if a default asks.
+    try:
+        if asking.startswith("rule ") and not isinstance(before, Rule):
+            raise SettingsError(f"The policy has no {asking}.")
+        before = before if isinstance(before, Rule) else None
+        await anyio.to_thread.run_sync(partial(add_rule, policy.path, new, before=before))
+    except SettingsError as error:
+        logger.warning("an approval holds for the session only: %s", error)
+        return error.message
+    logger.info("a rule that allows %s was written into the policy", call)
+    return ""
 
 
 def _note(answer: Mapping[str, Json]) -> str:

@@ -12,16 +12,9 @@ from functools import partial
 
 import anyio
 
-from bridge.errors import (
-    ApprovalNeededError,
-    ApprovalRefusedError,
-    BridgeError,
-    CallDeniedError,
-    RefusedError,
-)
-from bridge.gate.approval import Approval
+from bridge.errors import ApprovalNeededError, BridgeError, RefusedError
 from bridge.gate.journal import OWN, Outcome
-from bridge.gate.pipeline import Gate, denial
+from bridge.gate.pipeline import Gate, PendingCall, denial
 from bridge.gate.policy import DEFAULTS, CallFacts, Decision, strictest
 from bridge.gate.services import GateContext
 from bridge.model import Effect, Json, Provenance
@@ -86,23 +79,18 @@ class BridgeCalls:
         flow = context.flow.decide(context.flow_state, OWN, base.labels)
         found = [base, *(one for one in (flow, ask) if one is not None)]
         decision = strictest(*found)
-        approval: Approval | None = None
+        if decision.action == "deny":
+            refusal = denial(call, decision, fix)
+            raise await self._gate.record_refusal(number, call, decision, refusal)
         try:
-            if decision.action == "deny":
-                raise denial(call, decision, fix)
-            wanted = [replace(one, effect=effect) for one in found if one.action == "ask"]
-            if wanted:
-                approval = await context.approver.approve(call, wanted)
-        except (ApprovalNeededError, ApprovalRefusedError, CallDeniedError) as error:
-            self._tally.count("refused", call, f"{decision.action}: {decision.rule}")
-            await context.audit.record_refusal(number, call, decision, error.code)
-            if ask is not None and fix and isinstance(error, ApprovalNeededError):
-                message = (
-                    f"{call} needs a person's approval ({decision.rule}: {decision.reason}), and "
-                    "no user can be asked."
-                )
-                raise ApprovalNeededError(message, remedy=fix) from None
-            raise
+            pending = PendingCall(number, call, call, found, base, decision)
+            approval = await self._gate.ask(pending)
+        except ApprovalNeededError:
+            if ask is None or not fix:
+                raise
+            why = f"({decision.rule}: {decision.reason}), and no user can be asked."
+            message = f"{call} needs a person's approval {why}"
+            raise ApprovalNeededError(message, remedy=fix) from None
         await context.audit.record_call(number, call, decision, approval)
         try:
             yield

@@ -113,7 +113,7 @@ class Tally:
         )
 
 
-class _PendingCall(NamedTuple):
+class PendingCall(NamedTuple):
     """A request that is allowed and not sent yet."""
 
     number: int
@@ -183,7 +183,7 @@ class Gate:
         if flow is not None and flow.action == "deny":
             # First, because the request for the tool's definition gives its server information.
             call = CallFacts(server=server, tool=tool, arguments=arguments)
-            raise await self._record_refusal(number, call, flow, denial(call, flow))
+            raise await self.record_refusal(number, call, flow, denial(call, flow))
         # First: a redefinition during the next step must count as a change.
         server_definition = self.context.identify(server)
         call = CallFacts(
@@ -221,11 +221,11 @@ class Gate:
             answer = await step(pending)
             if answer is not None:
                 return answer
-        context, approval = self.context, await self._ask(pending)
+        context, approval = self.context, await self.ask(pending)
         try:
             context.budget.spend(call.server)
         except RefusedError as error:
-            raise await self._record_refusal(number, call, pending.decision, error) from None
+            raise await self.record_refusal(number, call, pending.decision, error) from None
         context.flow_state.add_call(call.server, call.tool, pending.own.labels)
         note = ""
         if context.policy.spec.present and call.definition is not None:
@@ -251,7 +251,7 @@ class Gate:
         denied = decision if decision.action == "deny" else self.stop(server, method)
         if denied is not None:
             message = f"What {server} offers is not listed: {call} is not allowed ({denied.rule})."
-            raise await self._record_refusal(self.asked, call, denied, CallDeniedError(message))
+            raise await self.record_refusal(self.asked, call, denied, CallDeniedError(message))
         async with self.noting_errors(server, method):
             offers = await ask()
         if context.policy.spec.present:
@@ -277,7 +277,7 @@ class Gate:
         except CallDeniedError as error:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             decision = Decision(action="deny", rule="servers of the run")
-            raise await self._record_refusal(self.asked, call, decision, error) from None
+            raise await self.record_refusal(self.asked, call, decision, error) from None
         except RefusedError as error:
             # A program can repeat such requests without limit, so they are only counted.
             call = CallFacts(server=server, tool=tool)
@@ -296,7 +296,7 @@ class Gate:
                 real = await offload(real, partial(vault.reveal, call.server, real))
         except CallDeniedError as error:
             decision = Decision(action="deny", rule=rule)
-            raise await self._record_refusal(number, call, decision, error) from None
+            raise await self.record_refusal(number, call, decision, error) from None
         return replace(call, arguments=real), sends_secret
 
     async def _decide(
@@ -307,7 +307,7 @@ class Gate:
         effect: Effect | None,
         *,
         sends_secret: bool,
-    ) -> _PendingCall:
+    ) -> PendingCall:
         context = self.context
         own = await offload(real.arguments, partial(context.policy.decide, real, effect))
         if sends_secret:
@@ -329,10 +329,10 @@ class Gate:
                     decisions.append(Decision(action="ask", rule=CHANGED, reason=change))
         decision = strictest(*decisions)
         if decision.action == "deny":
-            raise await self._record_refusal(number, call, decision, denial(call, decision))
-        return _PendingCall(number, call, real, decisions, own, decision)
+            raise await self.record_refusal(number, call, decision, denial(call, decision))
+        return PendingCall(number, call, real, decisions, own, decision)
 
-    async def _replay(self, pending: _PendingCall) -> dict[str, Json] | None:
+    async def _replay(self, pending: PendingCall) -> dict[str, Json] | None:
         """Return the call's answer from the run that this one retries, or None.
 
         Runs before `_hold`, so that a plan does not repeat calls.
@@ -355,7 +355,7 @@ class Gate:
         await context.audit.record_call(pending.number, call, None, kind="replayed")
         return await self._hide(call.server, result)
 
-    async def _hold(self, pending: _PendingCall) -> dict[str, Json] | None:
+    async def _hold(self, pending: PendingCall) -> dict[str, Json] | None:
         """Hold a call back for a plan and return its placeholder, or None for a call to make."""
         context, call = self.context, pending.call
         holding = context.held_calls
@@ -380,7 +380,7 @@ class Gate:
             raise
         return placeholder
 
-    async def _ask(self, pending: _PendingCall) -> Approval | None:
+    async def ask(self, pending: PendingCall) -> Approval | None:
         if pending.decision.action != "ask":
             return None
         effect = pending.own.effect
@@ -392,12 +392,10 @@ class Gate:
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             error.waited_ms = round((time.monotonic() - asked) * 1000)
             decision = pending.decision
-            raise await self._record_refusal(
-                pending.number, pending.call, decision, error
-            ) from None
+            raise await self.record_refusal(pending.number, pending.call, decision, error) from None
         return replace(approval, waited_ms=round((time.monotonic() - asked) * 1000))
 
-    async def _send(self, pending: _PendingCall, send: Send, part: str) -> dict[str, Json]:
+    async def _send(self, pending: PendingCall, send: Send, part: str) -> dict[str, Json]:
         """Send a call, and record and count it and its outcome."""
         context, number, call = self.context, pending.number, pending.call
         self.tally.count("sent", call)
@@ -466,7 +464,7 @@ class Gate:
             return
         raise ApprovalRefusedError(message, remedy="Make the call again.")
 
-    async def _record_refusal(
+    async def record_refusal(
         self, number: int, call: CallFacts, decision: Decision, error: BridgeError
     ) -> BridgeError:
         # A decision to allow is not the reason of this refusal.

@@ -137,15 +137,13 @@ def clear_tools(tools: tuple[Tool, ...], redactor: Redactor) -> tuple[Tool, ...]
     found = []
     for tool in tools:
         before = [getattr(tool, name) for name in _TOOL_FIELDS]
-        try:
+        # A schema may be nested too deeply.
+        with suppress(ValueError, TypeError):
             after = redactor.value(before)
-        except (ValueError, TypeError):
-            # Its schema is nested too deeply.
-            continue
-        if after is before:
-            found.append(tool)
-        elif after[0] == tool.name:
-            found.append(replace(tool, **dict(zip(_TOOL_FIELDS, after, strict=True))))
+            if after is before:
+                found.append(tool)
+            elif after[0] == tool.name:
+                found.append(replace(tool, **dict(zip(_TOOL_FIELDS, after, strict=True))))
     return tools if found == list(tools) else tuple(found)
 
 

@@ -18,21 +18,8 @@ from bridge.errors import AuditError, CallDeniedError, RefusedError
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit, reading
 from bridge.gate.audit import log as audit_log
-from bridge.gate.audit.log import (
-    ALIVE,
-    MAX_RECORD_BYTES,
-    MAX_SEARCHED,
-    UNREADABLE,
-    WHOLE_RECORDS,
-    Kind,
-)
-from bridge.gate.audit.reading import (
-    about,
-    end_orphans,
-    last_records,
-    read,
-    records_since,
-)
+from bridge.gate.audit.log import ALIVE, MAX_RECORD_BYTES, WHOLE_RECORDS, Kind
+from bridge.gate.audit.reading import about, end_orphans, last_records, read, records_since
 from bridge.gate.journal import arguments_digest
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.policy import Decision
@@ -211,9 +198,9 @@ async def test_arguments_that_cannot_be_searched_are_not_recorded(tmp_path: Path
         {"deep": "secret"},
     ):
         await audit.record_call(1, a_call(**arguments), ALLOWED, None)
-    assert all(size <= MAX_SEARCHED for size in searched)
+    assert all(size <= audit_log.MAX_SEARCHED for size in searched)
     found = records(tmp_path / "audit")
-    assert {record["arguments"] for record in found} == {UNREADABLE}
+    assert {record["arguments"] for record in found} == {audit_log.UNREADABLE}
     assert all(record["digest"].startswith("sha256:") for record in found)
 
 
