@@ -15,7 +15,7 @@ import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import anyio
@@ -520,14 +520,15 @@ class RunCaller:
         """Return a handler that also reports tool calls to the client."""
         if not self.is_followed and not self.is_shown:
             return handler
-        return partial(self._answer_call, handler)
 
-    async def _answer_call(self, handler: Handler, method: str, params: Mapping[str, Json]) -> Any:
-        if method != "call_tool":
-            return await handler(method, params)
-        with self.progress.calling(f"{params.get('server')}.{params.get('tool')}"):
-            self._following.notice()
-            return await handler(method, params)
+        async def answer(method: str, params: Mapping[str, Json]) -> Any:
+            if method != "call_tool":
+                return await handler(method, params)
+            with self.progress.calling(f"{params.get('server')}.{params.get('tool')}"):
+                self._following.notice()
+                return await handler(method, params)
+
+        return answer
 
     async def tick(self) -> None:
         if self._viewer is not None:
