@@ -50,11 +50,7 @@ _OVER_LIMIT = Decision(action="deny", rule="limit of calls")
 Send = Callable[[Mapping[str, Json]], Awaitable[dict[str, Json]]]
 """Sends a request with the arguments given, and returns the server's answer."""
 
-Measure = Callable[[RunResult], int]  # Returns the bytes of a result that the model gets.
-
 BYTES_PER_TOKEN = 4  # The average of English and JSON for public tokenisers.
-
-CallTool = Callable[[str, str, Mapping[str, Json]], Awaitable[dict[str, Json]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +127,10 @@ class Gate:
     """
 
     def __init__(
-        self, grant: Grant, call_tool: CallTool, context: GateContext | None = None
+        self,
+        grant: Grant,
+        call_tool: Callable[[str, str, Mapping[str, Json]], Awaitable[dict[str, Json]]],
+        context: GateContext | None = None,
     ) -> None:
         self._grant = grant
         self._call_tool = call_tool
@@ -509,8 +508,9 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
 
 
 def add_receipt(
-    result: RunResult, gate: Gate | None, run: RunContext, measure: Measure
+    result: RunResult, gate: Gate | None, run: RunContext, measure: Callable[[RunResult], int]
 ) -> RunResult:
+    """Add the account of a run. `measure` returns the bytes of the result for the model."""
     context, tally = run.context, Tally() if gate is None else gate.tally
     waiting, calls_ms = run.caller.clock.stopped_seconds * 1000, max(0.0, tally.busy_seconds * 1000)
     # Encoding takes time, so that this runs once.

@@ -53,8 +53,6 @@ MAX_NAME_CHARS = 512
 
 NOTHING: frozenset[str] = frozenset()
 
-_Tools = list[tuple[Callable[[str], bool], ToolPolicy]]
-
 # The reason for a tool's effect.
 BY_POLICY = "the policy says so"
 BY_SERVER = "the server's annotations say so, and it is trusted"
@@ -362,7 +360,9 @@ class Policy:
             known = self._known[key] = _ToolRules(rules, policy, its_tool, definition)
         return known
 
-    def _server(self, server: str) -> tuple[ServerPolicy | None, _Tools]:
+    def _server(
+        self, server: str
+    ) -> tuple[ServerPolicy | None, list[tuple[Callable[[str], bool], ToolPolicy]]]:
         found = ((policy, tools) for matches, policy, tools in self._servers if matches(server))
         return next(found, (None, []))
 

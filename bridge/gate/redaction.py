@@ -264,25 +264,23 @@ class ClearedStream:
 
 def _texts(value: Json) -> list[str] | None:
     """Return all texts in arguments; None if a key may name a secret."""
-    found: list[str] = []
-    level = [value]
-    for _ in range(100):
-        below: list[Json] = []
-        for one in level:
-            if isinstance(one, str):
-                found.append(one)
-            elif isinstance(one, dict):
-                for key, item in one.items():
-                    if not isinstance(key, str) or names_secret(key):
-                        return None
-                    found.append(key)
-                    below.append(item)
-            elif isinstance(one, (list, tuple)):
-                below.extend(one)
-        if not below:
-            return found
-        level = below
-    return None
+    texts: list[str] = []
+    stack = [(value, 0)]
+    while stack:
+        part, depth = stack.pop()
+        if isinstance(part, str):
+            texts.append(part)
+        if not isinstance(part, (dict, list, tuple)):
+            continue
+        if depth >= 100:
+            return None
+        if isinstance(part, dict):
+            if not all(isinstance(key, str) and not names_secret(key) for key in part):
+                return None
+            texts += part
+            part = part.values()
+        stack += [(item, depth + 1) for item in part]
+    return texts
 
 
 def _mark(name: str) -> str:
