@@ -32,6 +32,7 @@ from bridge.gate.question import (
     question,
     read_answer,
     safe_name,
+    was_asked,
 )
 from bridge.model import HeldCall, Json, Plan
 from bridge.offload import offload
@@ -99,7 +100,6 @@ class Grants:
                 del self._until[owner, subject]
 
     def add(self, owner: str, subjects: Sequence[Subject]) -> None:
-        """Keep answers for a working day."""
         for subject in subjects:
             self._until[owner, subject] = self._now() + 12 * 3600
             self._until.move_to_end((owner, subject))
@@ -141,7 +141,6 @@ class Approver:
         return Approval(holds=min(holds, key=list(TITLES).index), earlier=True)
 
     async def approve_plan(self, plan: Plan, shown: str, whole: Sequence[int]) -> Approval:
-        """Return a person's approval of a plan; see `plan_question`."""
         try:
             answer = await self._elicit(plan_question(plan, shown, whole))
         except CannotAskError as error:
@@ -152,10 +151,8 @@ class Approver:
         decision = read_answer(answer, ("apply",), "apply")
         if decision == "apply":
             return Approval(note=_note(answer))
-        said = "declined" if decision else "gave no answer"
-        message = f"The client was asked whether to apply the plan, and {said}."
         remedy = "Nothing was changed. Ask the user how to proceed."
-        raise ApprovalRefusedError(message, remedy=remedy)
+        raise ApprovalRefusedError(was_asked("to apply the plan", decision), remedy=remedy)
 
     def _find_missing(
         self, call: CallFacts, asks: Sequence[Decision]
@@ -201,10 +198,9 @@ class Approver:
         # Otherwise each further call would ask again.
         self._refused.update(subject for _, subject in missing)
         rules = ", ".join(one_line(ask.rule, 200) for ask in open_asks)
-        said = "declined" if decision else "gave no answer"
+        what = f"{call_name(call)} may be called ({rules})"
         raise ApprovalRefusedError(
-            f"The client was asked whether {call_name(call)} may be called ({rules}), and {said}."
-            f"{led_by(open_asks)}",
+            f"{was_asked(what, decision)}{led_by(open_asks)}",
             remedy="It was not called. Further calls of it are refused in this run without asking. "
             f"{DO_NOT_EVADE}",
         )
@@ -227,7 +223,6 @@ class Approver:
     async def _hold(
         self, call: CallFacts, missing: Sequence[tuple[Decision, Subject]], holds: Holds
     ) -> Approval:
-        """Keep an approval for the chosen time."""
         note = ""
         rules = [ask.rule for ask, _ in missing if ask.rule != CHANGED]
         if holds == "always" and rules and self.policy:

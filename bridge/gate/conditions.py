@@ -166,7 +166,6 @@ class ConditionCheck:
     def _leaf(
         self, value: Json, whole: bool, name: str | None, tool: Tool | None, work: Work
     ) -> Json:
-        """Return the value to test where the path ends."""
         if not whole:
             return MISSING if value is None or value is MISSING else UNCLEAR
         if isinstance(value, str) and self._presence is None:

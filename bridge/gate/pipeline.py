@@ -395,7 +395,6 @@ class Gate:
         return replace(approval, waited_ms=round((time.monotonic() - asked) * 1000))
 
     async def _send(self, pending: PendingCall, send: Send, part: str) -> dict[str, Json]:
-        """Send a call, and record and count it and its outcome."""
         context, number, call = self.context, pending.number, pending.call
         self.tally.count("sent", call)
         # The outcome is unknown until `settle`.

@@ -77,7 +77,6 @@ class CallFacts:
 
     @property
     def schema(self) -> Mapping[str, Json]:
-        """The schema of the tool's arguments, or an empty one."""
         return {} if self.definition is None else self.definition.input_schema
 
     @property

@@ -68,7 +68,6 @@ _NO_DOMAIN = re.compile(r"v?[0-9]+\.[0-9]|[0-9]+x\.", re.IGNORECASE)
 
 
 def emails(text: str) -> Iterator[DetectedData]:
-    """Yield addresses of people."""
     at, least = text.find("@"), 0
     while at >= 0:
         after = _AFTER_AT.match(text, at + 1) if at else None

@@ -298,6 +298,12 @@ def answered_by(client: str, action: object, seconds: float) -> str:
     return f"the client {client}".rstrip() if seconds < AUTOMATIC_SECONDS else ""
 
 
+def was_asked(what: str, decision: str) -> str:
+    """Return a sentence on a question that `read_answer` found not accepted."""
+    said = "declined" if decision else "gave no answer"
+    return f"The client was asked whether {what}, and {said}."
+
+
 def call_name(call: CallFacts | HeldCall) -> str:
     return f"{safe_name(call.server)}.{safe_name(call.tool)}"
 

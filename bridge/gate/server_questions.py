@@ -52,7 +52,6 @@ class ServerQuestions:
     async def passed_on(
         self, server: str, asking: Asking, params: Mapping[str, Json]
     ) -> dict[str, Json]:
-        """Return a question as its client gets it."""
         change = elicitation if asking == "elicitation" else sampling_request
         return await offload(params, partial(change, server, self.run_id, params))
 

@@ -24,7 +24,7 @@ from bridge.gate.audit import AuditLog
 from bridge.gate.audit.log import Record, without_empty
 from bridge.gate.pins import Pins
 from bridge.gate.policy import REDEFINED, Decision, Policy
-from bridge.gate.question import because, read_answer, safe_name, start_question
+from bridge.gate.question import because, read_answer, safe_name, start_question, was_asked
 from bridge.model import ServerSpec
 
 
@@ -137,11 +137,7 @@ class Starts:
             asker.given[_key(spec)] = Approval(holds="always" if said == "always" else "call")
         else:
             asker.refused.add(_key(spec))
-            became = "declined" if said else "gave no answer"
-            message = (
-                f"The client was asked whether {safe_name(spec.name)} may start "
-                f"({because(decision)}), and {became}."
-            )
+            message = was_asked(f"{safe_name(spec.name)} may start ({because(decision)})", said)
             refusal = ApprovalRefusedError(message, remedy=f"It was not started. {DO_NOT_EVADE}")
             raise await self._record_refusal(spec, decision, refusal)
 

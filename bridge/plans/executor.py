@@ -87,7 +87,6 @@ class PlanApprover(Approver):
         self._request = request
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
-        """Return the plan's approval, if the plan showed all these reasons."""
         news = [ask for ask in asks if ask.rule not in self._request.asked]
         if not news:
             return self._approval

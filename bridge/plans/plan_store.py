@@ -110,7 +110,6 @@ class Plans:
         return made.plan
 
     async def take(self, plan_id: str, owner: str, *, run_id: str) -> StoredPlan:
-        """Remove a plan and return it."""
         used = f"the run {run_id} took it at {now_text()}, and a plan is used once"
         store = self._store_of(plan_id, owner)
         if store is None:
