@@ -168,7 +168,9 @@ class _ToolRules:
         self.tool = tool
         self.definition = definition
         self._digest: str | None = None
-        self.effect, self.origin = _effect(server, tool, definition)
+        trusted = server is not None and server.trust
+        self._hints = definition.annotations if trusted and definition is not None else None
+        self.effect, self.origin = self._find_effect()
         self.labels = NOTHING.union(*(labels for labels, _ in self.sources()))
 
     def rules(self, arguments: Mapping[str, Json]) -> Iterator[_CompiledRule]:
@@ -180,13 +182,24 @@ class _ToolRules:
         for _, rule in sorted(found, key=itemgetter(0)):
             yield rule
 
+    def _find_effect(self) -> tuple[Effect, str]:
+        if self.tool is not None and self.tool.effect is not None:
+            return self.tool.effect, BY_POLICY
+        if self._hints is None:
+            return "write", UNKNOWN
+        # The protocol assumes the worst without hints.
+        if self._hints.get("readOnlyHint") is True:
+            return "read", BY_SERVER
+        destroys = self._hints.get("destructiveHint") is not False
+        return ("destructive" if destroys else "write"), BY_SERVER
+
     def sources(self) -> list[tuple[frozenset[str], str]]:
         found = []
         if self.server is not None and self.server.labels:
             found.append((self.server.labels, f"the policy, of servers {self.server.servers!r}"))
         if self.tool is not None and self.tool.labels:
             found.append((self.tool.labels, f"the policy, of tools {self.tool.tools!r}"))
-        if (_trusted_annotations(self.server, self.definition) or {}).get("openWorldHint") is True:
+        if (self._hints or {}).get("openWorldHint") is True:
             label = UNTRUSTED_INPUT if self.effect == "read" else EXFILTRATION
             found.append((frozenset({label}), "the server's openWorldHint, which is believed"))
         return found
@@ -205,27 +218,6 @@ class _ToolRules:
                 # A definition without JSON form is never the allowed one.
                 self._digest = ""
         return self._digest != ready.digest and (ready.allows or self._digest != "")
-
-
-def _trusted_annotations(
-    server: ServerPolicy | None, definition: Tool | None
-) -> Mapping[str, Json] | None:
-    trusted = server is not None and server.trust
-    return definition.annotations if trusted and definition is not None else None
-
-
-def _effect(
-    server: ServerPolicy | None, tool: ToolPolicy | None, definition: Tool | None
-) -> tuple[Effect, str]:
-    if tool is not None and tool.effect is not None:
-        return tool.effect, BY_POLICY
-    hints = _trusted_annotations(server, definition)
-    if hints is None:
-        return "write", UNKNOWN
-    # The protocol assumes the worst without hints.
-    if hints.get("readOnlyHint") is True:
-        return "read", BY_SERVER
-    return ("write" if hints.get("destructiveHint") is False else "destructive"), BY_SERVER
 
 
 class Policy:
@@ -257,21 +249,12 @@ class Policy:
         shown: Effect = "read" if hinted else taken
         ready = self._match(known, call, taken)
         if ready is not None:
-            rule = ready.rule
-            return Decision(
-                action=rule.action,
-                rule=ready.title,
-                reason=rule.reason if ready.allows else _reason(ready, call),
-                effect=shown,
-                labels=known.labels,
-            )
-        default: DefaultFor = taken if effect or known.origin != UNKNOWN else "untrusted"
-        return Decision(
-            action=self.spec.defaults[default],
-            rule=DEFAULTS[default],
-            effect=shown,
-            labels=known.labels,
-        )
+            action, rule = ready.rule.action, ready.title
+            reason = ready.rule.reason if ready.allows else _reason(ready, call)
+        else:
+            default: DefaultFor = taken if effect or known.origin != UNKNOWN else "untrusted"
+            action, rule, reason = self.spec.defaults[default], DEFAULTS[default], ""
+        return Decision(action=action, rule=rule, reason=reason, effect=shown, labels=known.labels)
 
     def start(self, server: str) -> Decision:
         if not self.spec.present:
