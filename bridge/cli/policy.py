@@ -24,7 +24,6 @@ from bridge.cli.output import visible, write_err, write_json, write_out, write_w
 from bridge.cli.person import Person
 from bridge.cli.status import open_engine, waiting
 from bridge.errors import UsageError
-from bridge.gate.flow import Flow, flow_decision
 from bridge.gate.pins import Pins
 from bridge.gate.policy import (
     CHANGED,
@@ -35,6 +34,7 @@ from bridge.gate.policy import (
     Outlook,
     Policy,
     Step,
+    flow_decision,
     outlook,
     strictest,
 )
@@ -344,7 +344,7 @@ def _judge(
     policy: Policy, calls: Sequence[ExpectedCall], lists: Callable[[str], bool]
 ) -> list[tuple[ExpectedCall, Outlook, Decision | None]]:
     """Return each call with its outlook and the decision of a flow rule."""
-    flow = Flow(policy.spec.flows)
+    flow = policy.flow
     forecasts = []
     for call in calls:
         facts = CallFacts(

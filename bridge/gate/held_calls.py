@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bridge.errors import InvalidRequestError, RefusedError
-from bridge.gate.flow import FlowState
 from bridge.gate.journal import arguments_digest
 from bridge.gate.pins import whole_digest
-from bridge.gate.policy import CallFacts, Decision, Mask, no_mask
+from bridge.gate.policy import CallFacts, Decision, FlowState, Mask, no_mask
 from bridge.guest.protocol.placeholders import (
     EDGE,
     LABEL,

@@ -28,8 +28,7 @@ from bridge.errors import (
     UpstreamError,
     UsageError,
 )
-from bridge.gate.flow import FlowState
-from bridge.gate.policy import CallFacts
+from bridge.gate.policy import CallFacts, FlowState
 from bridge.guest.protocol import json_text
 from bridge.model import OWN_SERVER, CallCount, Effect, Json, RetriedReads
 from bridge.offload import LARGE, estimated_size

@@ -24,11 +24,10 @@ from bridge.errors import RefusedError, SettingsError, UnknownError, UpstreamErr
 from bridge.gate.approval import Approver, Grants
 from bridge.gate.audit import RunAudit
 from bridge.gate.audit.log import audit_log
-from bridge.gate.flow import Flow, FlowState
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Journals, Replay, RunJournal, digest
 from bridge.gate.pins import Pins
-from bridge.gate.policy import Policy
+from bridge.gate.policy import Flow, FlowState, Policy
 from bridge.gate.privacy import MAX_OWNERS, NOT_SHOWN, Marks, Replaced, Vault, Vaults, clear_value
 from bridge.gate.redaction import Redactor
 from bridge.gate.server_questions import ServerQuestions
@@ -278,12 +277,11 @@ class PolicyFile:
         # Read at the first run, since the file may have changed.
         self._state: tuple[int, ...] | None = None
         self._policy = Policy(settings.policy)
-        self._flow = Flow(settings.policy.flows)
         self._error: SettingsError | None = None
         self.digest = policy_digest(settings.policy)
 
-    def now(self) -> tuple[Policy, Flow]:
-        """Return the policy and its flow rules. Raise `SettingsError` while the file is invalid."""
+    def now(self) -> Policy:
+        """Return the policy. Raise `SettingsError` while the file is invalid."""
         state = _state(self._settings.policy.path)
         if state != self._state:
             self._state = state
@@ -297,7 +295,7 @@ class PolicyFile:
                 self._error = SettingsError(message, remedy=remedy)
         if self._error is not None:
             raise self._error
-        return self._policy, self._flow
+        return self._policy
 
     def _reload(self, state: tuple[int, ...] | None) -> None:
         """Activate the file's policy and report a change."""
@@ -310,7 +308,7 @@ class PolicyFile:
         if spec == self._policy.spec:
             return
         logger.info("the policy was read again")
-        self._policy, self._flow = Policy(spec), Flow(spec.flows)
+        self._policy = Policy(spec)
         was, self.digest = self.digest, policy_digest(spec)
         self._changed({"kind": "policy", "policy": self.digest, "was": was})
 
@@ -365,7 +363,7 @@ class GateServices:
         return RunAudit(self.audit, run_id, mask=self._mask, policy=policy, owner=owner)
 
     def policy(self) -> Policy:
-        return self._policy.now()[0]
+        return self._policy.now()
 
     def begin(
         self,
@@ -376,7 +374,7 @@ class GateServices:
         planned_by: str = "",
     ) -> RunContext:
         """Build the context of a run, which may apply the plan of the run `planned_by`."""
-        policy, flow = self._policy.now()
+        policy = self._policy.now()
         self._grants.keep_to(policy.spec)
         self._pins.fully = policy.pins_fully
         replay, owner = self._replay(run_id, request), request.owner
@@ -404,7 +402,7 @@ class GateServices:
             lists=inventory.is_current,
             now=caller.clock.now,
             policy=policy,
-            flow=flow,
+            flow=policy.flow,
             budget=RunBudget(policy.spec.budgets, self._rates),
             pins=self._pins,
             approver=approver,

@@ -18,7 +18,7 @@ import anyio
 
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, NotStartedError
-from bridge.gate.flow import FlowState
+from bridge.gate.policy import FlowState
 from bridge.model import Limits, Loss, RunRequest, RunResult, SessionReport
 from bridge.packages.packages import NOTHING, PackageSet, packages_of
 from bridge.rpc.channel import as_base64

@@ -20,10 +20,9 @@ from bridge.errors import (
 )
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
-from bridge.gate.flow import Flow, FlowState
 from bridge.gate.journal import Journals, Replay, RunJournal
 from bridge.gate.pipeline import Gate, Grant
-from bridge.gate.policy import CallFacts, Decision, Policy
+from bridge.gate.policy import CallFacts, Decision, Flow, FlowState, Policy
 from bridge.gate.question import question
 from bridge.gate.services import GateContext
 from bridge.model import CallCount, Json, Provenance, RetriedReads

@@ -33,12 +33,11 @@ from bridge.errors import (
 )
 from bridge.gate.approval import Approver
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.flow import Flow
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Outcome, Replay, RunJournal, outcome_after, outcome_of
 from bridge.gate.pins import Pins
 from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant, Tally, result_size
-from bridge.gate.policy import CHANGED, CallFacts, Policy
+from bridge.gate.policy import CHANGED, CallFacts, Flow, Policy
 from bridge.gate.privacy import Vault, Vaults
 from bridge.gate.privacy_data import Kind
 from bridge.gate.services import WINDOW, GateContext, Rates, RunBudget

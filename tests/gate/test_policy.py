@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from bridge.errors import SettingsError
 from bridge.gate.conditions import WORK
-from bridge.gate.flow import Flow, flow_decision
 from bridge.gate.pins import tool_digest
 from bridge.gate.policy import (
     LONG_NAME,
@@ -20,7 +19,9 @@ from bridge.gate.policy import (
     OPEN,
     CallFacts,
     Decision,
+    Flow,
     Policy,
+    flow_decision,
     outlook,
     strictest,
 )

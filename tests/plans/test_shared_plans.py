@@ -10,8 +10,8 @@ import pytest
 
 from bridge.errors import UnknownError
 from bridge.gate import held_calls as calls
-from bridge.gate.flow import FlowState
 from bridge.gate.held_calls import HeldCalls
+from bridge.gate.policy import FlowState
 from bridge.model import Plan, Provenance, Tool
 from bridge.plans import plan_store
 from bridge.plans.plan_store import Plans, StoredPlan
