@@ -15,16 +15,12 @@ import re
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import anyio.to_thread
 
 from bridge.model import Json, Tool, short_digest
-from bridge.store import Store
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from bridge.store import Store, adapter
 
 logger = logging.getLogger(__name__)
 
@@ -371,15 +367,8 @@ def _read(store: Store) -> tuple[_Stored, str]:
     return _EMPTY, f"its allowed definition is unknown, because {place}"
 
 
-@cache
-def _adapter() -> TypeAdapter[_Stored]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(_Stored)
-
-
 def _parse_document(data: bytes | None) -> _Stored:
-    return _EMPTY if data is None else _adapter().validate_python(json.loads(data))
+    return _EMPTY if data is None else adapter(_Stored).validate_python(json.loads(data))
 
 
 def _merge(stored: _Stored, news: Mapping[tuple[str, str], _New], starts: _Starts) -> _Stored:

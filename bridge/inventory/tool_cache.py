@@ -11,15 +11,11 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from time import time
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from bridge.model import MEBIBYTE, ServerSpec, Tool
-from bridge.store import Store
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from bridge.store import Store, adapter
 
 logger = logging.getLogger(__name__)
 
@@ -54,14 +50,6 @@ class Listing:
         return sum(map(_described_bytes, self.tools))
 
 
-@cache
-def _adapter() -> TypeAdapter[Listing]:
-    # Imported late, because without listings the response to `initialize` need not wait for it.
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Listing)
-
-
 def listing_digest(spec: ServerSpec) -> str:
     identity = [
         spec.name,
@@ -92,7 +80,7 @@ class ToolCache:
         for name, data in found.items():
             spec = named[name]
             try:
-                listing = _adapter().validate_json(data)
+                listing = adapter(Listing).validate_json(data)
             except ValueError as error:
                 logger.debug("ignoring the stored tools of %s: %s", spec.name, error)
                 continue
@@ -102,7 +90,7 @@ class ToolCache:
         return listings
 
     def save(self, spec: ServerSpec, listing: Listing) -> None:
-        data = _adapter().dump_json(listing)
+        data = adapter(Listing).dump_json(listing)
         if len(data) > MAX_BYTES:
             return
         try:

@@ -15,8 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
-from typing import TYPE_CHECKING
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -24,10 +23,7 @@ import anyio.to_thread
 from bridge.errors import BridgeError, UnknownError
 from bridge.gate.held_calls import HeldCalls, HeldRequest
 from bridge.model import Plan
-from bridge.store import Store, Transaction, owner_digest
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from bridge.store import Store, Transaction, adapter, owner_digest
 
 logger = logging.getLogger(__name__)
 
@@ -214,16 +210,9 @@ _KIND = "plan"
 _ENDS = "plan-end"
 
 
-@cache
-def _adapter() -> TypeAdapter[StoredPlan]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(StoredPlan)
-
-
 def _put(store: Store, made: StoredPlan) -> None:
     # pydantic cannot write lone surrogates, and writes infinity as null.
-    facts = _adapter().dump_python(made, exclude={"owner", "until"})
+    facts = adapter(StoredPlan).dump_python(made, exclude={"owner", "until"})
     data, whose = json.dumps(facts, default=sorted).encode("ascii"), owner_digest(made.owner)
     with store.writing(durable=True) as kept:
         kept.delete(_ENDS, whose, made.plan_id)
@@ -246,7 +235,7 @@ def _take(store: Store, plan_id: str, owner: str, used: str) -> StoredPlan:
             raise _unknown(plan_id, _EXPIRED)
         try:
             facts = {**json.loads(data), "owner": owner, "until": until[plan_id]}
-            found = _adapter().validate_python(facts)
+            found: StoredPlan = adapter(StoredPlan).validate_python(facts)
         except (ValueError, TypeError, RecursionError):
             raise _unknown(plan_id, "another version of the bridge made it; plan again") from None
         _end(kept, plan_id, owner, used)
