@@ -1,4 +1,7 @@
-"""Builds the gate's parts: those that outlive runs, and the `GateContext` of each run."""
+"""Builds the gate's parts: those that outlive runs, and the `GateContext` of each run.
+
+Owns the policy's file, which is read again when it changes, and the budgets of runs.
+"""
 
 from __future__ import annotations
 
