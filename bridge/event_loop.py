@@ -17,6 +17,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import anyio
@@ -28,6 +29,12 @@ from anyio.abc import TaskGroup
 def current_time() -> float:
     """Return `anyio.current_time()`, in a tenth of its time. Each call needs it ten times."""
     return asyncio.get_running_loop().time()
+
+
+def utc_text(seconds: float) -> str:
+    """Return a Unix time in UTC with milliseconds, as records have it."""
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
 
 
 class Clock:

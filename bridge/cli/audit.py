@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar, cast, get_args
+from typing import Annotated, TypeVar, get_args
 
 import anyio
 import anyio.to_thread
@@ -24,13 +26,11 @@ from bridge.cli.output import (
     write_table,
 )
 from bridge.errors import AuditError, UsageError
+from bridge.gate.audit.log import CallKind
 from bridge.gate.audit.reading import (
-    By,
-    CallCounts,
     LogReport,
     Tampering,
     about,
-    count_calls,
     last_records,
     read,
     records_since,
@@ -143,10 +143,10 @@ async def stats(
     Examples:
         audit stats --by day,server --since 2026-12-31
     """
-    if not set(by.split(",")) <= set(get_args(By)):
-        names = ", ".join(get_args(By))
+    columns = tuple(dict.fromkeys(by.split(",")))
+    if not set(columns) <= {"day", "server", "tool", "decision", "outcome"}:
+        names = "day, server, tool, decision, outcome"
         raise UsageError(f"--by: {by!r:.80} is not a comma-separated list of {names}.")
-    columns = tuple(dict.fromkeys(cast("list[By]", by.split(","))))
     # The log's files have the day in their names.
     first = since.date().isoformat() if since else ""
     counting = await read_log(
@@ -173,6 +173,51 @@ async def stats(
     runs, records = counted(counting.runs, "run"), counted(counting.records, "record")
     write_out(f"\n{runs}, {records}.\n")
     return 0
+
+
+@dataclass(kw_only=True)
+class CallCounts:
+    """Counts of runs, of records, and of calls and results by group."""
+
+    runs: int = 0
+    records: int = 0
+    groups: dict[tuple[str, ...], Counter[str]] = field(default_factory=dict)
+
+
+def count_calls(records: Iterable[Mapping[str, Json]], by: Sequence[str]) -> CallCounts:
+    """Count calls by group. A call without a record of its outcome is unknown."""
+    counts, open_calls = CallCounts(), dict[tuple[str, str], Mapping[str, Json]]()
+
+    def add(call: Mapping[str, Json], end: Mapping[str, Json]) -> None:
+        server, outcome = str(call.get("server", "")), str(call["kind"])
+        numbers = {outcome: call.get("times", 1)}
+        if outcome == "call":
+            outcome = str(end.get("outcome", "unknown"))
+            state = outcome if outcome in ("ok", "unknown") else "failed"
+            numbers = {"made": 1, state: 1, "size": end.get("bytes"), "ms": end.get("ms")}
+        facts = {
+            "day": str(call.get("time", ""))[:10],
+            "server": server,
+            "tool": f"{server}.{call.get('tool', '')}",
+            "decision": f"{call.get('decision', '-')}: {call.get('rule', '-')}",
+            "outcome": outcome,
+        }
+        group = counts.groups.setdefault(tuple(facts[name] for name in by), Counter())
+        group.update({name: n if type(n) in (int, float) else 0 for name, n in numbers.items()})
+
+    for record in records:
+        counts.records += 1
+        kind = record.get("kind")
+        counts.runs += kind in ("run", "apply")
+        if kind == "call":
+            open_calls[_key(record)] = record
+        elif kind == "outcome" and _key(record) in open_calls:
+            add(open_calls.pop(_key(record)), record)
+        elif kind in get_args(CallKind):
+            add(record, {})
+    for call in open_calls.values():
+        add(call, {})
+    return counts
 
 
 def _directory(settings: Settings) -> Path:

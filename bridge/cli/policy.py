@@ -22,10 +22,20 @@ from bridge.cli.output import visible, write_err, write_json, write_out, write_w
 from bridge.cli.person import Person
 from bridge.cli.status import open_engine, waiting
 from bridge.errors import UsageError
-from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, strictest
-from bridge.gate.flow import Flow
 from bridge.gate.pins import Pins
-from bridge.gate.policy import OPEN, Outlook, Policy, Step, flow_decision, outlook
+from bridge.gate.policy import (
+    CHANGED,
+    OPEN,
+    UNLISTED,
+    CallFacts,
+    Decision,
+    Outlook,
+    Policy,
+    Step,
+    flow_decision,
+    outlook,
+    strictest,
+)
 from bridge.gate.question import because
 from bridge.model import Action, Effect, Finding, Json, Tool, short_digest
 from bridge.settings import Settings, parsers, store_of
@@ -332,7 +342,7 @@ def _judge(
     policy: Policy, calls: Sequence[ExpectedCall], lists: Callable[[str], bool]
 ) -> list[tuple[ExpectedCall, Outlook, Decision | None]]:
     """Return each call with its outlook and the decision of a flow rule."""
-    flow = Flow(policy.spec.flows)
+    flow = policy.flow
     forecasts = []
     for call in calls:
         facts = CallFacts(

@@ -19,8 +19,8 @@ from bridge.cli.status import open_engine
 from bridge.cli.terminal import LiveTerminal, Terminal
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.event_loop import background_task
+from bridge.gate.pipeline import Tally
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
-from bridge.gate.tally import Tally
 from bridge.model import ApplyRequest, Artifact, FindingSource, Plan, RunRequest, RunResult
 from bridge.model.runs import error_run
 from bridge.plans.executor import MAX_QUESTION
@@ -304,10 +304,10 @@ def pictures(result: RunResult) -> list[Artifact]:
 
 def describe_interruption(tally: Tally | None) -> str:
     """Describe the calls that an interrupted run has sent: no result will report them."""
-    if tally is None or not (sent := tally.sent):
+    if tally is None or not (sent := tally.counts("sent")):
         return "Interrupted. No call went out."
     total = sum(each.count for each in sent)
     text = f"Interrupted. {counted(total, 'call')} had gone out: {list_calls(sent)}."
-    if tally.unknown:
-        text += f" Not known whether carried out: {list_calls(tally.unknown)}."
+    if unknown := tally.counts("unknown"):
+        text += f" Not known whether carried out: {list_calls(unknown)}."
     return text

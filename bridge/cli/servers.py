@@ -29,9 +29,8 @@ from bridge.discovery.report import ProposedServer, SkippedServer
 from bridge.errors import SettingsError, UnknownError, UsageError
 from bridge.gate.audit import AuditLog
 from bridge.gate.audit.log import audit_log
-from bridge.gate.decision import REDEFINED
 from bridge.gate.pins import Pins
-from bridge.gate.policy import Policy
+from bridge.gate.policy import REDEFINED, Policy
 from bridge.gate.question import because, server_lines
 from bridge.gate.server_starts import Starts
 from bridge.inventory.configuration import (

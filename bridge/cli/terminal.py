@@ -14,7 +14,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from bridge.callers.progress import RunProgress, told
+from bridge.callers.client import RunProgress, told
 from bridge.cli.output import hold_logs, visible
 from bridge.cli.person import Person
 from bridge.cli.status import StatusLine, hide_status

@@ -21,12 +21,12 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 
-from bridge.callers.progress import RunProgress
+from bridge.callers.client import RunProgress
 from bridge.commands.plan import CommandPlan, Planner
 from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError
-from bridge.event_loop import background_task
+from bridge.event_loop import background_task, offload
 from bridge.gate.audit import RunAudit
-from bridge.gate.decision import canonical, digest
+from bridge.gate.journal import canonical, digest
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import could_be_password, mask
 from bridge.inventory.secrets import command_secrets
@@ -255,7 +255,9 @@ class Commands:
                 "env": {name: shown(value) for name, value in request.env.items()},
             }
             audit = self._audit_of(run_id, principal)
-            await audit.record_command(begun, partial(_masked_options, request))
+            stages = await offload(begun["stages"], partial(audit.mask, begun["stages"], None))
+            begun["stages"] = _masked_options(request, stages)
+            await audit.record_event("command", begun)
             end = await stack.enter_async_context(audit.until_end())
             async with backend.in_use():
                 try:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,15 +26,13 @@ from bridge.catalog.entries import (
     tool_entries,
 )
 from bridge.catalog.program.symbols import SERVER_METHODS
+from bridge.gate.privacy import clear_tools
 from bridge.gate.redaction import Redactor
-from bridge.gate.result_redaction import clear_tools
 from bridge.model import MEBIBYTE, Json, ServerSpec, Tool
 from bridge.rpc.values import call_parts
-from bridge.store import Store
+from bridge.store import Store, adapter
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
     from bridge.inventory.learned_shapes import LearnedShapes
 
 logger = logging.getLogger(__name__)
@@ -74,14 +72,6 @@ class Listing:
         return size
 
 
-@cache
-def _adapter() -> TypeAdapter[Listing]:
-    # Imported late, because without listings the response to `initialize` need not wait for it.
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Listing)
-
-
 def listing_digest(spec: ServerSpec) -> str:
     identity = [
         spec.name,
@@ -112,7 +102,7 @@ class ToolCache:
         for name, data in found.items():
             spec = named[name]
             try:
-                listing = _adapter().validate_json(data)
+                listing = adapter(Listing).validate_json(data)
             except ValueError as error:
                 logger.debug("ignoring the stored tools of %s: %s", spec.name, error)
                 continue
@@ -122,7 +112,7 @@ class ToolCache:
         return listings
 
     def save(self, spec: ServerSpec, listing: Listing) -> None:
-        data = _adapter().dump_json(listing)
+        data = adapter(Listing).dump_json(listing)
         if len(data) > MAX_BYTES:
             return
         try:

@@ -29,8 +29,8 @@ from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
 from bridge.errors import BridgeError, CannotAskError, LoginFailedError, NotStartedError
 from bridge.event_loop import Clock, background_task
+from bridge.gate.privacy import clear_logs, clear_value, redact_outcome
 from bridge.gate.question import safe_name
-from bridge.gate.result_redaction import clear_logs, clear_value, redact_outcome
 from bridge.gate.server_starts import StartApprover
 from bridge.gate.services import GateServices
 from bridge.inventory.configuration import ConfigFinder, Finder, consents_of, context_for

@@ -21,8 +21,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
-from bridge.event_loop import estimated_size, offload
-from bridge.gate.audit.log import utc_text
+from bridge.event_loop import estimated_size, offload, utc_text
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult
 from bridge.private_files import make_directory
 from bridge.render.text import value_text

@@ -19,7 +19,7 @@ from bridge.errors import (
 )
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.pipeline import Gate
-from bridge.gate.result_redaction import clear_value
+from bridge.gate.privacy import clear_value
 from bridge.model import Effect, Json, RunRequest
 from bridge.model.runs import PERSON, owner_of, principal_of
 from bridge.rpc.dispatcher import Answer, CallFailedError

@@ -25,7 +25,7 @@ from bridge.errors import (
     RefusedError,
 )
 from bridge.gate.bridge_calls import ProvenanceTracker
-from bridge.gate.decision import Decision
+from bridge.gate.policy import Decision
 from bridge.gate.question import form, one_line, read_answer, safe_name, visible_lines
 from bridge.inventory.servers import Servers
 from bridge.model import Action, Json, Provenance, RunRequest, RunResult

@@ -14,8 +14,8 @@ from typing import Any, TypeVar, get_args
 import mcp_types as types
 
 from bridge.errors import BridgeError
+from bridge.gate.privacy import clear_value
 from bridge.gate.redaction import Redactor
-from bridge.gate.result_redaction import clear_value
 from bridge.model import Artifact, RunResult, ShownContent, Status
 from bridge.render.structured import to_structured
 from bridge.render.text import compact

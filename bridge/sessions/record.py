@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.errors import PackageRefusedError
-from bridge.gate.flow import FlowState
+from bridge.gate.policy import FlowState
 from bridge.model import Json, Loss, SessionReport, SessionState, Variable
 from bridge.sandbox.failure import Ending, Verdict
 from bridge.sessions.checkpoints import MAX_NAME_CHARS, MAX_NAMES, Saved, losses, shown_line

@@ -14,15 +14,17 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from bridge.private_files import make_directory
 from bridge.store.blobs import Blobs, Unfinished
 from bridge.store.database import BUSY_SECONDS, StoreError
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
     from sqlalchemy import ColumnElement, Connection, Engine, Row, Table
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -31,6 +33,9 @@ BLOBS = "blobs"  # The directory of contents; that of a database `NAME` is `NAME
 
 VERSION = 1  # The number of the last of `schema.MIGRATIONS`.
 BATCH = 500  # Contents that one transaction removes, so that other writers wait for no more.
+
+
+T = TypeVar("T")
 
 
 class Document(NamedTuple):
@@ -43,6 +48,14 @@ class Document(NamedTuple):
 def owner_digest(owner: str) -> str:
     """Return an owner's name in the store, which reveals no credential."""
     return hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+@cache
+def adapter(kind: type[T]) -> TypeAdapter[T]:
+    """Return what reads and writes documents of a type. The first use imports pydantic."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 class Store:

@@ -15,7 +15,7 @@ import anyio
 import pytest
 from rich.cells import cell_len
 
-from bridge.callers.progress import RunProgress
+from bridge.callers.client import RunProgress
 from bridge.cli import terminal as display
 from bridge.cli.status import StatusLine, waiting
 from bridge.cli.terminal import LiveTerminal, status_text

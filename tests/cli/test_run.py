@@ -13,7 +13,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from bridge.callers.progress import RunProgress
+from bridge.callers.client import RunProgress
 from bridge.cli.run import (
     TERMINAL,
     exit_status,
@@ -26,9 +26,9 @@ from bridge.cli.run import (
 from bridge.cli.run import _run_live as run_live
 from bridge.cli.terminal import LiveTerminal, Terminal
 from bridge.errors import ApprovalRefusedError
-from bridge.gate.decision import CallFacts
+from bridge.gate.pipeline import Tally
+from bridge.gate.policy import CallFacts
 from bridge.gate.question import MAX_PLAN_LINES
-from bridge.gate.tally import Tally
 from bridge.model import Artifact, HeldCall, Plan, RunRequest, RunResult, ShownContent
 from bridge.runs import open_engine
 from bridge.settings import Settings

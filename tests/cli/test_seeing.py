@@ -12,7 +12,7 @@ import pytest
 
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.decision import Decision
+from bridge.gate.policy import Decision
 from bridge.model import RunRequest, RunResult, Usage
 from bridge.runs.records import RunRecords
 from bridge.sessions.checkpoints import Checkpoints, Saved

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.gate.flow import FlowState
+from bridge.gate.policy import FlowState
 from bridge.model import Loss, RunResult, SessionReport, Variable
 from bridge.render.text import session_section
 from bridge.sandbox.failure import Ending

@@ -17,7 +17,7 @@ from bridge.errors import (
     ToolCallError,
     UpstreamError,
 )
-from bridge.gate.decision import Outcome, outcome_after
+from bridge.gate.journal import Outcome, outcome_after
 from bridge.model import Transport
 from bridge.upstream.connection import Connection
 from bridge.upstream.pool import Pool
