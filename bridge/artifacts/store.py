@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from time import time
 from types import SimpleNamespace
@@ -23,9 +24,9 @@ import anyio.to_thread
 
 from bridge.artifacts.content import HEAD, Content, mime_type, translate_errors
 from bridge.errors import ArtifactStoreError, UnknownError
-from bridge.model import STREAMS, Artifact, ArtifactKind, Provenance
+from bridge.model import STREAMS, Artifact, ArtifactKind, Provenance, owner_digest
 from bridge.settings import Settings, store_of
-from bridge.store import Store, StoreError, Transaction, owner_digest
+from bridge.store import Store, StoreError, Transaction
 from bridge.store.blobs import Unfinished
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 from bridge.text import counted, valid_text, visible
@@ -81,10 +82,13 @@ class RunArtifacts:
     """Adds artifacts to one run, within its quota."""
 
     store: ArtifactStore
-    quota: Quota
     owner: str
     run_id: str
-    origin: Origin
+    origin: Origin = lambda: None
+
+    @cached_property
+    def quota(self) -> Quota:
+        return self.store.quota(self.owner, self.run_id)
 
     def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
         """Begin an artifact; the store lists it once it is finished."""
@@ -234,13 +238,13 @@ class ArtifactStore:
     def root(self) -> Path | str:
         return self._store.place
 
-    def of_run(self, owner: str, run_id: str, origin: Origin = lambda: None) -> RunArtifacts:
+    def quota(self, owner: str, run_id: str) -> Quota:
         if not _RUN.fullmatch(run_id):
             raise ValueError(f"no run is called {run_id!r:.80}")
         quota = self._quotas.get((owner, run_id))
         if quota is None:
             quota = self._quotas.setdefault((owner, run_id), Quota(self._run_bytes))
-        return RunArtifacts(self, quota, owner, run_id, origin)
+        return quota
 
     def find_all(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
         """Return the artifacts of an owner, or of all if None, newest first."""

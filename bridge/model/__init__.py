@@ -34,6 +34,7 @@ from bridge.model.requests import PERSON_OWNERS as PERSON_OWNERS
 from bridge.model.requests import ApplyRequest as ApplyRequest
 from bridge.model.requests import Limits as Limits
 from bridge.model.requests import RunRequest as RunRequest
+from bridge.model.requests import owner_digest as owner_digest
 from bridge.model.results import CallCount as CallCount
 from bridge.model.results import Finding as Finding
 from bridge.model.results import HeldCall as HeldCall

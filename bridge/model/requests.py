@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from bridge.model.kept import InputFile
@@ -12,6 +13,11 @@ PERSON = "user"
 PERSON_OWNERS = frozenset({"stdio", "terminal"})
 """Owners and principals that are the local user, who has both stdio and the terminal. All other
 owners came over HTTP."""
+
+
+def owner_digest(owner: str) -> str:
+    """Return an owner's name in stored data, which reveals no credential."""
+    return hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 SCRIPT_OPENING = "# /// script"

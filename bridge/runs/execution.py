@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
 from bridge.errors import AuditError
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
@@ -224,8 +224,11 @@ class Execution(Program):
         self._place = place
         self._began = time.monotonic()
         self.gate: Gate | None = None
-        artifacts = parts.artifacts.of_run(
-            run.request.owner, run.run_id, lambda: self._provenance.provenance()
+        artifacts = RunArtifacts(
+            parts.artifacts,
+            run.request.owner,
+            run.run_id,
+            lambda: self._provenance.provenance(),
         )
         clear = run.gate.context.marks.of("")
         super().__init__(

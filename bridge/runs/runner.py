@@ -125,6 +125,8 @@ class Runner:
                         raise
                     logger.warning("the program is started again in a new sandbox: %s", error)
         # 9. Release: the sandbox is gone, or the session has kept it and saved its state.
+        if run.packages.binds:
+            self._parts.packages.compile_later(run.packages)
         assert result is not None
         if session is not None:
             result = session.with_losses(result)
@@ -148,7 +150,6 @@ class Runner:
             async def open_sandbox(again: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
                 async with reserve(run.limits, fresh=again, keep=slot.keep) as sandbox:
                     yield run, Place(sandbox=sandbox, waited=not again)
-                packages.compile_later(run.packages)
 
             yield open_sandbox
 
@@ -166,7 +167,6 @@ class Runner:
                     # The turn comes first: a run with a slot never waits for its session.
                     async with self._queue.slot(run.request.owner, run.caller.report_queue):
                         yield replace(run, gate=gate, packages=turn.packages), place
-                    self._parts.packages.compile_later(turn.packages)
 
             yield open_sandbox
 

@@ -22,6 +22,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import Field
 from starlette.requests import Request
 
+from bridge.artifacts import RunArtifacts
 from bridge.callers.client import is_wanted
 from bridge.errors import ArtifactStoreError, BridgeError, InvalidRequestError
 from bridge.model import ApplyRequest, Json, Provenance, RunResult
@@ -207,7 +208,9 @@ class Runs:
         texts = [redact(each.text) for each in result.content if each.type == "text"]
         # The run's sources are unknown here, so the result counts as tainted by all of them.
         origin = Provenance(anything=True, run_id=run_id)
-        artifacts = self._engine.artifacts.of_run(self.owner(context), run_id, lambda: origin)
+        artifacts = RunArtifacts(
+            self._engine.artifacts, self.owner(context), run_id, lambda: origin
+        )
         data = "\n".join(texts).encode("utf-8", "replace")
         try:
             await anyio.to_thread.run_sync(artifacts.add, "result", data, "text/plain", "result")

@@ -29,9 +29,9 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import InvalidRequestError
-from bridge.model import Json, Loss
+from bridge.model import Json, Loss, owner_digest
 from bridge.sessions.state import MAX_STATE_BYTES, losses
-from bridge.store import Store, Transaction, owner_digest
+from bridge.store import Store, Transaction
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
 if TYPE_CHECKING:

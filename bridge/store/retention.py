@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bridge.fair_shares import Thing, surplus
-from bridge.model import PERSON_OWNERS
-from bridge.store.store import owner_digest
+from bridge.model import PERSON_OWNERS, owner_digest
 
 _PERSON = frozenset(map(owner_digest, PERSON_OWNERS))
 

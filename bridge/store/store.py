@@ -7,7 +7,6 @@ that it has read. A read transaction sees one snapshot. Everything here blocks: 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 import sys
@@ -38,11 +37,6 @@ class Document(NamedTuple):
     name: str
     updated: float
     size: int
-
-
-def owner_digest(owner: str) -> str:
-    """Return an owner's name in the store, which reveals no credential."""
-    return hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class Store:

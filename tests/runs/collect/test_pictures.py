@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.guest.protocol.wire import Shown
 from bridge.model import Limits
 from bridge.rpc.channel import RedactStream
@@ -50,7 +50,7 @@ class Rig:
             Store(root), total_bytes=64 * MEBIBYTE, run_bytes=run_bytes, days=1
         )
         self.items = ShownItems(
-            Limits(**limits), artifacts=self.store.of_run("me", RUN), clear=Upper()
+            Limits(**limits), artifacts=RunArtifacts(self.store, "me", RUN), clear=Upper()
         )
 
     async def left(self, *frames: Shown) -> Collected:
