@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Literal, get_args
 
 import anyio
@@ -85,8 +84,6 @@ class Connection:
     Attributes:
         ready: Set when it can be used or has failed.
         ended: Set when it is closed completely.
-        earlier: The failure of the previous connection.
-        hurried_until: Time until which callers do not wait for its start.
         uses, listings: Count of uses, and how many of them were `tools/list`.
         cacheable: Whether lists may be cached; False once change notifications were lost.
         task_required: Tools with `taskSupport: required`; None before `tools/list`.
@@ -100,12 +97,11 @@ class Connection:
         self,
         spec: ServerSpec,
         pool: PoolSettings,
-        *,
-        legacy: bool = False,
-        on_lists_changed: Callable[..., None] = lambda *lists: None,
+        before: Connection | None,
+        on_lists_changed: Callable[..., None],
     ) -> None:
         self.spec, self._pool = spec, pool
-        self._legacy, self._on_lists_changed = legacy, on_lists_changed
+        self._on_lists_changed = on_lists_changed
         self.endpoint = pool.endpoint(spec)
         self.roots = pool.roots_of(spec)
         self.call_timeout = spec.call_timeout or pool.call_timeout
@@ -117,12 +113,10 @@ class Connection:
         # A process may hold state in memory, so by default it is never closed as idle.
         self._idle_seconds = pool.idle_seconds or (None if local else 1800.0)
         self.ready = anyio.Event()
-        self.ended = anyio.Event()
+        self.ended: anyio.Event = anyio.Event()
         self.listing = anyio.Lock()
         self.client: ClientSession | None = None
         self.failure: BridgeError | None = None
-        self.earlier: BridgeError | None = None
-        self.hurried_until = -math.inf
         self.end_report = ""
         self.idle = False
         self.uses = 0
@@ -144,6 +138,19 @@ class Connection:
         self._disconnected = False
         self._users = 0
         self._last_used = 0.0
+        self._scope = anyio.CancelScope()
+        self._previous_ended: anyio.Event | None = None
+        self._earlier: BridgeError | None = None
+        # Until then callers do not wait for its start.
+        self._hurried_until: float = -math.inf
+        self._legacy = False
+        if before is not None:
+            self._previous_ended = before.ended
+            self._hurried_until = before._hurried_until
+            self._earlier = before.failure if before._hurried_until > -math.inf else None
+            # Over HTTP, after `initialize` the next one does not try `server/discover` first.
+            http = before.endpoint.transport == "http"
+            self._legacy = http and before.client is not None and not before.modern
 
     @property
     def usable(self) -> bool:
@@ -192,7 +199,7 @@ class Connection:
 
         After a wait in vain the start continues, and callers do not wait for `FAILURE_SECONDS`.
         """
-        hurried = anyio.current_time() < self.hurried_until
+        hurried = anyio.current_time() < self._hurried_until
         seconds = 0.0 if hurried else self._answer_timeout
         while True:
             with anyio.move_on_after(math.inf if patient else seconds):
@@ -202,14 +209,16 @@ class Connection:
             if hurried or self._start_timeout > self._answer_timeout:
                 break
         if not hurried:
-            self.hurried_until = anyio.current_time() + FAILURE_SECONDS
+            self._hurried_until = anyio.current_time() + FAILURE_SECONDS
         if self._login_address:
             raise login_at(self.spec, self._login_address)
-        raise still_starting(self.spec, self.earlier, self.endpoint)
+        raise still_starting(self.spec, self._earlier, self.endpoint)
 
     def stop(self) -> None:
         """Close it now; pending requests fail."""
         self._stop.set()
+        if self.client is None:
+            self._scope.cancel()
 
     def stop_if_unused(self) -> bool:
         """Close it as idle if it was used only for `tools/list`; return whether it was closed."""
@@ -236,14 +245,14 @@ class Connection:
         if not self._users:
             self.stop()
 
-    async def serve(self, previous: anyio.Event | None) -> None:
+    async def serve(self) -> None:
         """Own the connection from start to end; its failures are recorded, not raised.
 
         It starts after the end of the previous one, so that no server runs twice.
         """
         try:
-            if previous is not None:
-                await previous.wait()
+            if self._previous_ended is not None:
+                await self._previous_ended.wait()
             await self._pool.admission.start(self.spec)
             # The context was inherited from the first caller; later callers use this task too.
             clear_caller()
@@ -280,16 +289,11 @@ class Connection:
         self._disconnected = False
         deadline = anyio.current_time() + self._start_timeout
 
-        def wait_for_login(address: str) -> None:
-            logger.warning("server %r waits for its user to log in: %s", self.spec.name, address)
-            self._login_address = address
-            self._start_timeout = self._login_timeout
-            scope.deadline = anyio.current_time() + self._login_timeout
-
-        with anyio.CancelScope(deadline=deadline) as scope:
-            if not await self._unless_stopped(self.endpoint.prepare):
+        with anyio.CancelScope(deadline=deadline) as self._scope:
+            if self._stop.is_set():
                 return
-            self.endpoint.on_login = wait_for_login
+            await self.endpoint.prepare()
+            self.endpoint.on_login = self._wait_for_login
             async with self.endpoint.open(deadline) as (read, write):
                 dispatcher = RecordingDispatcher(
                     read,
@@ -311,16 +315,21 @@ class Connection:
                     list_roots_callback=None if self.roots == () else self._list_roots,
                     extensions={EXTENSION: {}},
                 ) as client:
-                    if not await self._unless_stopped(partial(self._start, client, dispatcher)):
-                        return
+                    await self._start(client, dispatcher)
                     # The scope must stay open around the connection, without its deadline.
-                    scope.deadline = math.inf
+                    self._scope.deadline = math.inf
                     await self._keep_open(client)
-        if scope.cancelled_caught and self.client is None:
-            self.hurried_until = anyio.current_time() + FAILURE_SECONDS
+        if self._scope.cancelled_caught and not self._stop.is_set():
+            self._hurried_until = anyio.current_time() + FAILURE_SECONDS
             self.failure = start_timeout(self.spec, self._start_timeout, self.endpoint)
             if self._login_address:
                 self.failure = login_at(self.spec)
+
+    def _wait_for_login(self, address: str) -> None:
+        logger.warning("server %r waits for its user to log in: %s", self.spec.name, address)
+        self._login_address = address
+        self._start_timeout = self._login_timeout
+        self._scope.deadline = anyio.current_time() + self._login_timeout
 
     async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> None:
         try:
@@ -340,21 +349,6 @@ class Connection:
             self.stop()
         self._last_used = anyio.current_time()
         self.ready.set()
-
-    async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do a part of the start, which `stop` cancels; return whether it completed."""
-        done = False
-
-        async def cancel_on_stop() -> None:
-            await self._stop.wait()
-            tg.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as tg:
-            tg.start_soon(cancel_on_stop)
-            await work()
-            done = True
-            tg.cancel_scope.cancel()
-        return done
 
     async def _keep_open(self, client: ClientSession) -> None:
         announced = [name for name in get_args(ListName) if self.declares(name, "list_changed")]
@@ -481,7 +475,7 @@ class Connection:
             self.failure = error
             return
         if self.client is None:
-            self.hurried_until = -math.inf
+            self._hurried_until = -math.inf
             self.failure = start_error(self.spec, error, self.endpoint)
             return
         self.end_report = f"{reason(error)}.".capitalize()

@@ -322,11 +322,6 @@ _TAIL_ID = re.compile(_ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*$")
 
 
 @dataclass(frozen=True)
-class Line:
-    data: bytes
-
-
-@dataclass(frozen=True)
 class OversizeLine:
     """The head and tail of a line beyond the limit."""
 
@@ -364,62 +359,49 @@ class LineFramer:
         self._max_bytes = max_bytes
         self._buffer = io.BytesIO()
         self._size = 0
-        self._head: bytes | None = None
-        self._tail = b""
+        self._head = b""
 
-    def feed(self, data: bytes) -> list[Line | OversizeLine]:
+    def feed(self, data: bytes) -> list[bytes | OversizeLine]:
         if b"\n" not in data:
             # Splitting would copy each part of a large message.
             self._extend(data)
             return []
         first, *rest = data.split(b"\n")
         self._extend(first)
-        done: list[Line | OversizeLine] = []
+        done: list[bytes | OversizeLine] = []
         for part in rest:
             done.append(self._take())
             self._extend(part)
         return done
 
-    def finish(self) -> Line | OversizeLine | None:
+    def finish(self) -> bytes | OversizeLine | None:
         return self._take() if self._size else None
 
     def _extend(self, part: bytes) -> None:
-        if not part:
-            return
         self._size += len(part)
-        if self._head is not None:
-            self._tail = (self._tail + part)[-SALVAGE_BYTES:]
-            return
         self._buffer.write(part)
         if self._size > self._max_bytes:
             whole = self._buffer.getvalue()
+            self._head = self._head or whole[:SALVAGE_BYTES]
             self._buffer = io.BytesIO()
-            self._head, self._tail = whole[:SALVAGE_BYTES], whole[-SALVAGE_BYTES:]
+            self._buffer.write(whole[-SALVAGE_BYTES:])
 
-    def _take(self) -> Line | OversizeLine:
-        line: Line | OversizeLine
-        if self._head is None:
-            line = Line(self._buffer.getvalue())
-        else:
-            line = OversizeLine(self._head, self._tail, self._size)
-        self._buffer = io.BytesIO()
-        self._size = 0
-        self._head = None
-        self._tail = b""
-        return line
+    def _take(self) -> bytes | OversizeLine:
+        data, head, size = self._buffer.getvalue(), self._head, self._size
+        self._buffer, self._head, self._size = io.BytesIO(), b"", 0
+        return OversizeLine(head, data, size) if head else data
 
 
 def encode(message: JSONRPCMessage) -> str:
     return message.model_dump_json(by_alias=True, exclude_unset=True)
 
 
-def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
+def decode_line(data: bytes) -> JSONRPCMessage | Noise | None:
     """Return a line's message; None for a blank line.
 
     Invalid UTF-8 and lone surrogates inside a message become U+FFFD. An invalid message that shows
     a request's id becomes an error for that request.
     """
-    data = line.data
     if not data.strip():
         return None
     try:
@@ -427,7 +409,7 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
     except ValueError as error:
         problem = str(error)
     if (better := repair_message(data)) is not data:
-        return decode_line(Line(better))
+        return decode_line(better)
     preview = data[:PREVIEW_CHARACTERS].decode("utf-8", "replace")
     if messages := _messages_in(data):
         return Noise(preview, messages)
@@ -456,11 +438,6 @@ def _messages_in(data: bytes) -> tuple[bytes, ...]:
     return tuple(found) if found and len(found[0]) < len(data.strip()) else ()
 
 
-def request_id(data: bytes) -> int | str | None:
-    """Return the id of a request encoded by the SDK; None for other messages."""
-    return _salvage_id(data, data)
-
-
 def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
     """Return a message that the SDK's models accept, or the error of the request it answers.
 
@@ -470,7 +447,7 @@ def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
     """
 
     def decode(data: bytes) -> bytes:
-        message = decode_line(Line(data))
+        message = decode_line(data)
         if message is not None and not isinstance(message, Noise):
             if answers is not None and isinstance(message, JSONRPCResponse | JSONRPCError):
                 message.id = answers
@@ -488,29 +465,28 @@ def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:
     return _parse_error(line.head, line.tail, message, TooLarge(line.size, limit))
 
 
-def has_too_many_values(line: Line, most: int = MAX_VALUES) -> bool:
+def has_too_many_values(data: bytes, most: int = MAX_VALUES) -> bool:
     """Return whether a line has too many values or long numbers, without parsing it."""
-    data = line.data
     if count_values(data, most) > most:
         return True
     pieces = (data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES))
     return sum(piece.translate(_KINDS).count(_LONG_NUMBER) for piece in pieces) > MAX_LONG_NUMBERS
 
 
-def decode_too_many(line: Line) -> JSONRPCError | None:
+def decode_too_many(data: bytes) -> JSONRPCError | None:
     """Return an error for the request that a line with too many values answers, if it has an id."""
-    values = count_values(line.data, MAX_VALUES)
+    values = count_values(data, MAX_VALUES)
     message = (
         f"The server's answer holds {values:,} values or more; the limit is {MAX_VALUES:,}, of "
         f"which {MAX_LONG_NUMBERS} may be numbers of a thousand digits."
     )
-    return _parse_error(line.data, line.data, message, TooLarge(values, MAX_VALUES))
+    return _parse_error(data, data, message, TooLarge(values, MAX_VALUES))
 
 
 def _parse_error(
     head: bytes, tail: bytes, message: str, data: TooLarge | None = None
 ) -> JSONRPCError | None:
-    answered = _salvage_id(head, tail)
+    answered = message_id(head, tail)
     return None if answered is None else _error(answered, message, data)
 
 
@@ -519,7 +495,8 @@ def _error(answered: int | str, message: str, data: TooLarge | None = None) -> J
     return JSONRPCError(jsonrpc="2.0", id=answered, error=error)
 
 
-def _salvage_id(head: bytes, tail: bytes) -> int | str | None:
+def message_id(head: bytes, tail: bytes) -> int | str | None:
+    """Return the id at either end of a message."""
     match = _HEAD_ID.match(head[:SALVAGE_BYTES]) or _TAIL_ID.search(tail[-SALVAGE_BYTES:])
     if match is None:
         return None

@@ -29,12 +29,11 @@ from bridge.model import ServerSpec
 from bridge.offload import LARGE, offload
 from bridge.upstream.failure import reason
 from bridge.upstream.framing import (
-    Line,
     Noise,
     decode_line,
     has_too_many_values,
+    message_id,
     repair_body,
-    request_id,
     split_batch,
 )
 from bridge.upstream.oauth import Logins
@@ -148,7 +147,7 @@ class _EventStream(_PlainStream):
 
 
 async def _check_values(data: bytes, kind: type[Exception], what: str) -> None:
-    count = partial(has_too_many_values, Line(data), MAX_BODY_VALUES)
+    count = partial(has_too_many_values, data, MAX_BODY_VALUES)
     if len(data) > LARGE and await offload(data, count):
         raise kind(f"The {what} exceeded the {MAX_BODY_VALUES} value limit.")
 
@@ -179,7 +178,7 @@ class CappedClient(WebClient):
         if request.method == "DELETE":
             # It ends a session, perhaps while the bridge is stopping.
             request.extensions = {**request.extensions, "timeout": httpx2.Timeout(2.0).as_dict()}
-        answers = request_id(request.content) if request.method == "POST" else None
+        answers = message_id(request.content, request.content) if request.method == "POST" else None
         try:
             response = await self._send_authorized(request, **options)
         except httpx2.TransportError as error:
@@ -353,7 +352,7 @@ async def _read_events(
                     raise httpx2.RemoteProtocolError(msg)
                 task_status.started(str(target))
             elif event.event == "message" and event.data:
-                decoded = decode_line(Line(event.data.encode()))
+                decoded = decode_line(event.data.encode())
                 if isinstance(decoded, Noise):
                     logger.warning("an event that is no message was skipped: %r", decoded.preview)
                 elif decoded is not None:
@@ -377,7 +376,7 @@ async def _post_messages(
                 continue
             if response.is_redirect:
                 data = Refusal(status=response.status_code).answer(message.id)
-            answer = decode_line(Line(data))
+            answer = decode_line(data)
             if isinstance(answer, JSONRPCResponse | JSONRPCError):
                 await inbound.send(SessionMessage(answer))
 

@@ -132,7 +132,7 @@ class Pool(PoolSettings):
         for connection in self._connections:
             connection.roots_shared = False
 
-    def _start_task(self, connection: Connection, previous: anyio.Event | None) -> None:
+    def _start_task(self, connection: Connection) -> None:
         """Start a connection's owner task, which waits for the end of the previous connection."""
         if self._tasks is None:
             raise RuntimeError("the pool has to be entered before its servers can be used")
@@ -140,7 +140,7 @@ class Pool(PoolSettings):
 
         async def own() -> None:
             try:
-                await connection.serve(previous)
+                await connection.serve()
             finally:
                 self._connections.discard(connection)
 

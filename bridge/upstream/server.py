@@ -151,7 +151,7 @@ class UpstreamServer:
         self,
         spec: ServerSpec,
         pool: PoolSettings,
-        start_task: Callable[[Connection, anyio.Event | None], None],
+        start_task: Callable[[Connection], None],
     ) -> None:
         self.spec = spec
         self._pool, self._start_task = pool, start_task
@@ -170,8 +170,6 @@ class UpstreamServer:
         self._changes = 0
         self._offers: dict[Kind, tuple[dict[str, Json], ...]] = {}
         self._offer_changes = 0
-        # Over HTTP, after `initialize` the next connection does not try `server/discover` first.
-        self._legacy = False
 
     def state(self) -> ServerState:
         connection = self._connection
@@ -364,8 +362,6 @@ class UpstreamServer:
         seconds = self.call_timeout if timeout is None else timeout
         call = self._prepare("tools/call", f"tool {tool!r}", tool, arguments, seconds)
         result = await self._complete(call)
-        if not isinstance(result.get("content"), list):
-            result["content"] = []
         if self._connection is not None and self._connection.rootless:
             explain_missing_roots(result)
         return result
@@ -474,28 +470,15 @@ class UpstreamServer:
             self.forget(*get_args(ListName))
         self._connections_made += 1
         self._connection_number = next(_CONNECTION_NUMBERS)
-        previous = before.ended if before and not before.ended.is_set() else None
         if before is not None:
             before.retire()
-            self._legacy = (
-                before.failure is None
-                and before.client is not None
-                and (before.endpoint.transport == "http" and not before.modern)
-            )
             # A process may have held something in memory.
             lost = before.endpoint.transport == "stdio" and before.uses > before.listings
             if lost and (caller := current_caller()) is not None:
                 caller.note_restart(self.spec.name)
-        connection = Connection(
-            self.spec,
-            self._pool,
-            legacy=self._legacy,
-            on_lists_changed=self._handle_changed_lists,
-        )
-        self._start_task(connection, previous)
+        connection = Connection(self.spec, self._pool, before, self._handle_changed_lists)
+        self._start_task(connection)
         self._connection = connection
-        if before is not None and before.hurried_until > -math.inf:
-            connection.earlier, connection.hurried_until = before.failure, before.hurried_until
         return connection
 
     async def _reconnect(self, failure: UpstreamError) -> UpstreamError:

@@ -29,7 +29,6 @@ from bridge.upstream.direct_dispatcher import DirectDispatcher, LineWriter
 from bridge.upstream.framing import (
     EXCERPT_CHARACTERS,
     LEAST_BYTES,
-    Line,
     LineFramer,
     Noise,
     OversizeLine,
@@ -232,7 +231,7 @@ class StdioEndpoint(Endpoint):
                 await self._deliver(rest)
             await self._record_end(child)
 
-    async def _deliver(self, line: Line | OversizeLine) -> None:
+    async def _deliver(self, line: bytes | OversizeLine) -> None:
         direct = self.direct
         assert direct is not None
         if isinstance(line, OversizeLine):
@@ -250,29 +249,29 @@ class StdioEndpoint(Endpoint):
             else:
                 await self._send(message)
             return
-        large = len(line.data) > LARGE
-        if len(line.data) >= LEAST_BYTES and direct.has_pending:
-            found = await offload(line.data, partial(parse_large_response, line.data))
+        large = len(line) > LARGE
+        if len(line) >= LEAST_BYTES and direct.has_pending:
+            found = await offload(line, partial(parse_large_response, line))
             if direct.deliver(found):
                 return
-        if large and await offload(line.data, partial(has_too_many_values, line)):
-            self.log.note(f"dropped a message of {len(line.data)} bytes: it holds too many values")
+        if large and await offload(line, partial(has_too_many_values, line)):
+            self.log.note(f"dropped a message of {len(line)} bytes: it holds too many values")
             refusal = decode_too_many(line)
             if refusal is not None:
                 await self._send(refusal)
             return
         if direct.has_pending:
-            read = partial(parse_response, line.data)
-            if direct.deliver(await offload(line.data, read) if large else read()):
+            read = partial(parse_response, line)
+            if direct.deliver(await offload(line, read) if large else read()):
                 return
-        if (batch := split_batch(line.data)) is not None:
+        if (batch := split_batch(line)) is not None:
             for part in batch:
-                await self._deliver(Line(part))
+                await self._deliver(part)
             return
-        decoded = await offload(line.data, partial(decode_line, line))
+        decoded = await offload(line, partial(decode_line, line))
         if isinstance(decoded, Noise) and decoded.messages:
             for part in decoded.messages:
-                await self._deliver(Line(part))
+                await self._deliver(part)
         elif isinstance(decoded, Noise):
             self._noise += 1
             self._last_noise = (current_time(), decoded.preview)
