@@ -41,7 +41,7 @@ from bridge.inventory.project_servers import definition_lines, reference_names
 from bridge.model import ServerSpec, Source
 from bridge.settings import Settings, home, parsers, store_of
 from bridge.text import counted
-from bridge.upstream.server_log import log_path
+from bridge.upstream.stdio import log_path
 
 if TYPE_CHECKING:
     from bridge.runs import Engine

@@ -20,8 +20,8 @@ from bridge.settings import Settings, packages_dir, store_of
 
 if TYPE_CHECKING:
     from bridge.packages.requirements import Wanted
-    from bridge.packages.resolver import Resolver
     from bridge.packages.target import Installed, PackageTarget
+    from bridge.packages.uv import Resolver
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class Packages:
 
         check_wanted(wanted, settings.dependencies.allow, SETTINGS_FILE)
         if self._resolver is None:
-            from bridge.packages.resolver import Resolver
+            from bridge.packages.uv import Resolver
 
             store, environ = store_of(settings), settings.environ
             self._resolver = Resolver(

@@ -90,15 +90,25 @@ class Channel:
     async def write(self, pieces: Sequence[bytes], *, batched: bool = False) -> None:
         """Write the pieces of a frame without interleaving other writers' bytes.
 
-        Args:
-            batched: Write a short frame of one piece together with those that other tasks send at
-                the same time. Costs one turn of the event loop, and saves waking the guest for
-                each frame.
+        If `batched`, a short frame is written together with those that other tasks send at the same
+        time. That costs one turn of the event loop, and saves waking the guest for each frame.
         """
-        if batched and len(pieces) == 1 and len(pieces[0]) <= 16 * 1024:
-            await self._write_in_batch(pieces[0])
-        else:
+        if not batched or len(pieces) > 1 or len(pieces[0]) > 16 * 1024:
             await self.write_now(pieces)
+            return
+        self._batch.append(pieces[0])
+        if len(self._batch) > 1:
+            await self._sent.wait()
+            return
+        batch, sent = self._batch, self._sent
+        try:
+            # Other ready tasks run before this one continues, and add their frames.
+            await anyio.lowlevel.checkpoint()
+            self._batch, self._sent = [], anyio.Event()
+            await self.write_now((b"".join(batch),))
+        finally:
+            # A writer is cancelled only with its run, and all the others with it.
+            sent.set()
 
     async def write_now(self, pieces: Iterable[bytes]) -> None:
         """Write the pieces of a frame after all earlier frames."""
@@ -113,21 +123,6 @@ class Channel:
     def is_whole(self) -> bool:
         """Whether another frame can follow; after a cancelled write it cannot."""
         return not self._unfinished
-
-    async def _write_in_batch(self, data: bytes) -> None:
-        self._batch.append(data)
-        if len(self._batch) > 1:
-            await self._sent.wait()
-            return
-        batch, sent = self._batch, self._sent
-        try:
-            # Other ready tasks run before this one continues, and add their frames.
-            await anyio.lowlevel.checkpoint()
-            self._batch, self._sent = [], anyio.Event()
-            await self.write_now((b"".join(batch),))
-        finally:
-            # A writer is cancelled only with its run, and all the others with it.
-            sent.set()
 
     async def receive(self) -> GuestFrame | None:
         """Return the next frame, or None when the stream has ended.
@@ -151,22 +146,14 @@ class Channel:
 
 
 def read_frame(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> tuple[int, GuestFrame]:
-    """Return a line's frame and an upper bound of its memory in bytes.
-
-    Raises:
-        WireError: The line is not a valid frame, or too large to parse.
-    """
+    """Return an upper bound of a line's memory in bytes, and its frame; WireError if invalid."""
     return frame_cost(line, told_bytes), decode_guest_frame(line)
 
 
 def frame_cost(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> int:
-    """Return an upper bound of a parsed line's memory in bytes, without parsing it.
+    """Return an upper bound of a parsed line's memory in bytes; WireError if that is too much.
 
-    Args:
-        told_bytes: Longest value of a `done` frame.
-
-    Raises:
-        WireError: The line is too large to parse.
+    `told_bytes` limits the value of a `done` frame.
     """
     most, size = MAX_VALUES, len(line)
     line = line[json_start(line) :]
@@ -220,8 +207,9 @@ def in_pieces(frame: HostFrame) -> Iterator[bytes]:
     Raises:
         ValueError, TypeError: A value is not JSON; raised before the first piece.
     """
-    line, large = encode(frame), _large(frame)
-    return _splice(line, large) if large else iter((line,))
+    texts = [frame.state, *(file["data"] for file in frame.files)] if isinstance(frame, Run) else []
+    large = [text for text in texts if isinstance(text, LargeBase64)]
+    return _splice(encode(frame), large)
 
 
 def _splice(line: bytes, texts: list[LargeBase64]) -> Iterator[bytes]:
@@ -232,13 +220,6 @@ def _splice(line: bytes, texts: list[LargeBase64]) -> Iterator[bytes]:
             yield base64.b64encode(large.data[at : at + PIECE_BYTES])
         start = place + len(large)
     yield line[start:]
-
-
-def _large(frame: HostFrame) -> list[LargeBase64]:
-    if not isinstance(frame, Run):
-        return []
-    texts = [frame.state, *(file["data"] for file in frame.files)]
-    return [text for text in texts if isinstance(text, LargeBase64)]
 
 
 # Encoding a text as JSON and decoding it costs several times as much as moving it, and copies it.
@@ -252,34 +233,28 @@ blob's data. Deeper texts stay in the JSON."""
 
 
 class RedactStream(Protocol):
-    """Redacts a text that arrives in pieces."""
+    """Redacts a text in pieces; `feed` returns the bytes that later pieces cannot change."""
 
-    def feed(self, data: bytes) -> bytes:
-        """Return the redacted bytes that later pieces cannot change."""
+    def feed(self, data: bytes) -> bytes: ...
 
-    def finish(self) -> bytes:
-        """Return the rest of the text."""
+    def finish(self) -> bytes: ...
 
 
 class Redact(Protocol):
     """Redacts secrets from what enters a sandbox; see `bridge.gate.redaction`."""
 
-    def text(self, text: str) -> str:
-        """Return a redacted text."""
+    def text(self, text: str) -> str: ...
 
-    def frame(self, line: bytes) -> bytes:
-        """Return a redacted line of JSON."""
+    def frame(self, line: bytes) -> bytes: ...
 
-    def stream(self) -> RedactStream:
-        """Return the redactor of a text that arrives in pieces."""
+    def stream(self) -> RedactStream: ...
 
 
 def encode_reply(call_id: int, value: Json, clear: Redact | None = None) -> Sequence[bytes]:
     """Return the reply with `value`, redacted by `clear`, in one piece or several.
 
     Raises:
-        ValueError: `value` is not JSON: a cycle, too deep.
-        TypeError: It contains a value of a type that JSON does not have.
+        ValueError, TypeError: `value` is not JSON.
     """
     texts: list[tuple[Sequence[str], str | LargeText]] = []
     rest = _without_large(value, (), texts)

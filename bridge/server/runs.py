@@ -45,7 +45,7 @@ from bridge.server.clients import (
     known_client,
 )
 from bridge.server.content import result_or_error
-from bridge.upstream.task_calls import EXTENSION
+from bridge.upstream.connection import TASKS_EXTENSION
 
 TASK_AFTER_SECONDS = 15.0
 """A longer run becomes a task. Clients stop waiting for a silent request after 60 s."""
@@ -64,7 +64,9 @@ class UpdateParams(TaskParams):
 
 def has_tasks(context: Context) -> bool:
     capabilities = context.session.client_capabilities
-    return is_modern(context) and EXTENSION in (capabilities and capabilities.extensions or ())
+    return is_modern(context) and TASKS_EXTENSION in (
+        capabilities and capabilities.extensions or ()
+    )
 
 
 async def announce(client: HandshakeClient | ModernClient, run_id: str) -> None:

@@ -51,13 +51,14 @@ from bridge.upstream.client_features import Callers, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
 from bridge.upstream.handshake import RecordingDispatcher, negotiate_version
-from bridge.upstream.installation import installs_packages
 from bridge.upstream.pool_settings import PoolSettings
+from bridge.upstream.process import installs_packages
 from bridge.upstream.refusal import Refusal
-from bridge.upstream.task_calls import EXTENSION
 
 logger = logging.getLogger(__name__)
 
+
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 
 FAILURE_SECONDS = 60.0
 """Time in which callers do not wait for a server again after a start that took too long. Callers
@@ -313,7 +314,7 @@ class Connection:
                     sampling_callback=self._callers.sample,
                     # Some servers replace their configured directories by the client's roots.
                     list_roots_callback=None if self.roots == () else self._list_roots,
-                    extensions={EXTENSION: {}},
+                    extensions={TASKS_EXTENSION: {}},
                 ) as client:
                     await self._start(client, dispatcher)
                     # The scope must stay open around the connection, without its deadline.

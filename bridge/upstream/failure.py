@@ -38,8 +38,8 @@ from bridge.errors import (
 )
 from bridge.model import ServerSpec
 from bridge.upstream.framing import TooLarge
-from bridge.upstream.installation import broken_cache
 from bridge.upstream.oauth_web import explain_route, safe_url
+from bridge.upstream.process import broken_cache
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_in
 from bridge.upstream.transport import Endpoint
 

@@ -14,8 +14,7 @@ from bridge.upstream.client_features import Roots
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins
-from bridge.upstream.server_log import ServerLog, log_path
-from bridge.upstream.stdio import StdioEndpoint
+from bridge.upstream.stdio import ServerLog, StdioEndpoint, log_path
 from bridge.upstream.transport import Endpoint
 
 

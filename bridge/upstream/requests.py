@@ -3,13 +3,18 @@
 Over stdio most requests go through `direct_dispatcher.py`, else through the SDK's session. Differs
 from the SDK: results are unvalidated (see `handshake.raw_results`), and a timeout sends
 `notifications/cancelled` and probes the server. `server.py` decides on repetitions.
+
+A response may also be a task, whose result follows later. In 2025-11-25 `params.task` asks for it,
+and `tasks/result` waits. In the extension of 2026-07-28 the server decides (`resultType: task`),
+and `tasks/get` polls. The SDK implements neither.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -17,17 +22,22 @@ from typing import Any, Literal
 import anyio
 from mcp import MCPError
 from mcp.types import LOG_LEVEL_META_KEY, PaginatedRequestParams, Request
-from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp_types.jsonrpc import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from bridge.clock import current_time
-from bridge.errors import CallTimeoutError, ToolCallError, UpstreamError
+from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError, UpstreamError
 from bridge.guest.protocol import json_text
 from bridge.model import Json, Tool
 from bridge.offload import offload
-from bridge.upstream import task_calls
-from bridge.upstream.client_features import current_caller, progress_callback, time_limit
+from bridge.upstream.client_features import (
+    Roots,
+    answer_input_requests,
+    current_caller,
+    progress_callback,
+    time_limit,
+)
 from bridge.upstream.connection import Connection
 from bridge.upstream.direct_dispatcher import NEVER_SENT
 from bridge.upstream.failure import LIST_PREFIX, call_error, is_lost, lost_error, unauthorized_error
@@ -51,16 +61,30 @@ logger = logging.getLogger(__name__)
 _encoded = json_text.encoder()
 _ascii = json_text.encoder(ascii_only=True)
 
+TaskMethod = Literal["tasks/get", "tasks/result", "tasks/update", "tasks/cancel"]
+
 Method = (
     Literal["tools/call", "tools/list", "resources/read", "prompts/get", "completion/complete"]
     | ListMethod
-    | task_calls.Method
+    | TaskMethod
 )
+
+Ask = Callable[[TaskMethod, dict[str, Json]], Awaitable[dict[str, Json]]]
+"""Sends a request about a task, within the remaining time of the call."""
+
+LAST_RESERVED = -32000
+"""JSON-RPC's codes up to this one reject a request, but a task shows that it was accepted."""
 
 KINDS: Mapping[Method, Kind] = {"resources/read": "resources", "prompts/get": "prompts"}
 
 Reason = Literal["", "connection lost", "session unknown", "session lost", "headers", "addresses"]
 """Why a failed request may be repeated; see `server.py`. Empty if it may not."""
+
+
+class TaskRequest(Request[dict[str, Any], TaskMethod]):
+    """A request about a task; over HTTP its `taskId` is also in the `Mcp-Name` header."""
+
+    name_param = "taskId"
 
 
 @dataclass(frozen=True)
@@ -102,7 +126,7 @@ class PendingRequest:
         if caller is not None and caller.log_level and modern:
             params["_meta"] = {LOG_LEVEL_META_KEY: caller.log_level}
         of_task = self.method.startswith("tasks/")
-        kind: type[Request[Any, Any]] = task_calls.TaskRequest if of_task else Request[Any, Any]
+        kind: type[Request[Any, Any]] = TaskRequest if of_task else Request[Any, Any]
         return kind(method=self.method, params=params)
 
     def _extras(self) -> dict[str, Json]:
@@ -204,7 +228,7 @@ async def send(connection: Connection, call: PendingRequest) -> dict[str, Json]:
     if answer.get("resultType") == "task" or "task" in answer:
         ask = partial(_ask_about_task, connection, call, begun)
         name, roots = connection.spec.name, connection.roots
-        answer = await task_calls.await_result(name, call.what, answer, ask, roots=roots)
+        answer = await await_task(name, call.what, answer, ask, roots=roots)
     return await offload(answer, partial(parse_result, answer))
 
 
@@ -212,7 +236,7 @@ async def _ask_about_task(
     connection: Connection,
     call: PendingRequest,
     begun: float,
-    method: task_calls.Method,
+    method: TaskMethod,
     params: dict[str, Json],
 ) -> dict[str, Json]:
     left = max(0.0, begun + call.seconds - _caller_time())
@@ -301,7 +325,7 @@ async def list_tools(connection: Connection) -> tuple[tuple[Tool, ...], float]:
         if connection.endpoint.last_heard < begun:
             connection.mark_silent()
         raise
-    connection.task_required = task_calls.task_required_tools(entries)
+    connection.task_required = task_required_tools(entries)
     connection.view_only = frozenset(
         valid_name(entry) or "" for entry in entries if not is_for_models(entry)
     )
@@ -375,3 +399,88 @@ async def _lost(connection: Connection, what: str, *, sent: bool) -> UpstreamErr
 def _caller_time() -> float:
     caller = current_caller()
     return current_time() if caller is None else caller.clock.now()
+
+
+def task_required_tools(entries: Sequence[Json]) -> frozenset[str]:
+    return frozenset(
+        str(entry.get("name"))
+        for entry in entries
+        if isinstance(entry, Mapping)
+        and isinstance(entry.get("execution"), Mapping)
+        and entry["execution"].get("taskSupport") == "required"
+    )
+
+
+async def await_task(
+    server: str, what: str, answer: dict[str, Json], ask: Ask, *, roots: Roots = ()
+) -> dict[str, Json]:
+    """Return the result of a call, after waiting if the response is a task."""
+    extended = answer.get("resultType") == "task"
+    task = answer if extended else answer.get("task")
+    number = task.get("taskId") if isinstance(task, Mapping) else None
+    if not isinstance(task, Mapping) or (not extended and "content" in answer):
+        return answer
+    if not isinstance(number, str) or not 0 < len(number) <= 1024:
+        msg = f"Server {server!r}, {what}: it answered with a task that has no usable id."
+        raise ToolCallError(msg, server=server, rpc_code=INTERNAL_ERROR)
+    about: dict[str, Json] = {"taskId": number}
+    try:
+        if not extended:
+            return await ask("tasks/result", about)
+        return await _poll(server, what, dict(task), about, ask, roots)
+    except (anyio.get_cancelled_exc_class(), CallTimeoutError, CannotAskError) as error:
+        if isinstance(error, UpstreamError):
+            error.doubtful = True
+        with anyio.move_on_after(2.0, shield=True):
+            # The task or the server may have ended meanwhile.
+            with suppress(Exception):
+                await ask("tasks/cancel", about)
+        raise
+    except UpstreamError as error:
+        # Unless the tool itself failed, its effect is unknown.
+        code = error.rpc_code if isinstance(error, ToolCallError) else LAST_RESERVED
+        error.doubtful = error.doubtful or not (code == INTERNAL_ERROR or code > LAST_RESERVED)
+        raise
+
+
+async def _poll(
+    server: str, what: str, task: Mapping[str, Json], about: dict[str, Json], ask: Ask, roots: Roots
+) -> dict[str, Json]:
+    answered: set[str] = set()
+    pause = 0.1
+    while True:
+        status = task.get("status")
+        if status == "completed" and isinstance(task.get("result"), dict):
+            result: dict[str, Json] = task["result"]
+            return result
+        if status not in ("working", "input_required"):
+            raise _failure(server, what, task)
+        wanted = task.get("inputRequests") if status == "input_required" else None
+        if isinstance(wanted, Mapping):
+            new = {key: wanted[key] for key in wanted if key not in answered}
+            if new:
+                answers = await answer_input_requests(server, what, new, roots)
+                answered.update(new)
+                await ask("tasks/update", {**about, "inputResponses": answers})
+        given = task.get("pollIntervalMs")
+        # False for NaN and for negative numbers.
+        if isinstance(given, int | float) and given > 0:
+            # Bounded before dividing: an integer may be too large for a float.
+            pause = min(max(given, 50), 5_000) / 1000
+        await anyio.sleep(pause)
+        task = await ask("tasks/get", about)
+
+
+def _failure(server: str, what: str, task: Mapping[str, Json]) -> ToolCallError:
+    error = task.get("error")
+    found = error if isinstance(error, Mapping) else {}
+    reason = found.get("message") or task.get("statusMessage") or "it does not say why"
+    status = f"{task.get('status')!s:.40}"
+    msg = f"Server {server!r}, {what}: its task is {status!r}: {reason!s:.2000}"
+    code = found.get("code")
+    return ToolCallError(
+        msg,
+        server=server,
+        rpc_code=code if isinstance(code, int) else INTERNAL_ERROR,
+        data=found.get("data"),
+    )
