@@ -11,7 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from time import time
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Row, Table
 
 
+logger = logging.getLogger(__name__)
+
 # A program can write any number of files, with any names.
 MAX_RUN_ENTRIES = 1_000
 MAX_NAME = 255  # Characters, as in a file's name.
@@ -43,14 +45,14 @@ Origin = Callable[[], Provenance | None]
 """Returns a run's provenance so far; None if none needs to be recorded. Called in threads."""
 
 
+@dataclass(eq=False)
 class Quota:
     """A run's quota of artifacts and bytes. Thread-safe."""
 
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._used = 0
-        self._count = 0
-        self._changing = threading.Lock()
+    _total: int
+    _used: int = 0
+    _count: int = 0
+    _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> None:
         with self._changing:
@@ -109,20 +111,18 @@ class RunArtifacts:
             return writer.finish()
 
 
+@dataclass(eq=False)
 class ArtifactWriter:
     """An unfinished artifact. Leaving the context without `finish` discards it."""
 
-    def __init__(
-        self, run: RunArtifacts, unfinished: Unfinished, name: str, claimed: str, kind: ArtifactKind
-    ) -> None:
-        self._run = run
-        self._unfinished: Unfinished | None = unfinished
-        self._name = name
-        self._claimed = claimed
-        self._kind: ArtifactKind = kind
-        self._size = 0
-        self._head = b""
-        self._digest = hashlib.sha256()
+    _run: RunArtifacts
+    _unfinished: Unfinished | None
+    _name: str
+    _claimed: str
+    _kind: ArtifactKind
+    _size: int = 0
+    _head: bytes = b""
+    _digest: Any = field(default_factory=hashlib.sha256)
 
     def write(self, data: bytes) -> None:
         """Append data. The event loop may write pieces of up to a megabyte.
@@ -186,8 +186,6 @@ class ArtifactWriter:
         self.discard()
 
 
-logger = logging.getLogger(__name__)
-
 ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
@@ -195,7 +193,8 @@ MAX_ENTRIES = 50_000  # Artifacts of all owners.
 
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
-_ID = re.compile(r"[0-9a-f]{20}")
+_ARTIFACT_URI = re.compile(rf"{ARTIFACTS_URI}([0-9a-f]{{20}})")
+_STREAM_URI = re.compile(rf"{RUNS_URI}({_RUN.pattern})/({'|'.join(STREAMS)})")
 _LABEL = ("run_id", "kind", "name", "mime_type", "size", "digest")
 _BEGINNING = re.compile("[0-9a-f]{4,64}")
 
@@ -206,33 +205,28 @@ SELECT (SELECT sum(size) FROM (SELECT DISTINCT digest, size FROM artifacts) AS c
 """
 
 
+@dataclass(eq=False, repr=False)
 class ArtifactStore:
     """The artifacts of all runs; several bridges may use it at once.
 
     Beyond the limits it removes the oldest artifacts of the owner with the most.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        total_bytes: int,
-        run_bytes: int,
-        days: int,
-        now: Callable[[], float] = time,
-    ) -> None:
-        self._store = store
-        self._seconds = days * 24 * 3600.0
-        self._total_bytes = total_bytes
-        # A run with more than the whole store would lose its own first files.
-        self._run_bytes = min(run_bytes, total_bytes)
+    _store: Store
+    _: KW_ONLY
+    total_bytes: int
+    run_bytes: int
+    days: int
+    now: Callable[[], float] = time
+
+    def __post_init__(self) -> None:
+        self._seconds = self.days * 24 * 3600.0
         self._quotas: WeakValueDictionary[tuple[str, str], Quota] = WeakValueDictionary()
-        self._now = now
         self._last = 0
         # By owner, the last refusal: its size, the totals and the time.
         self._refused: dict[str, tuple[int, tuple[int, int], float]] = {}
         self._changing = threading.Lock()
-        self.blobs = store.blobs
+        self.blobs = self._store.blobs
 
     @property
     def root(self) -> Path | str:
@@ -243,7 +237,9 @@ class ArtifactStore:
             raise ValueError(f"no run is called {run_id!r:.80}")
         quota = self._quotas.get((owner, run_id))
         if quota is None:
-            quota = self._quotas.setdefault((owner, run_id), Quota(self._run_bytes))
+            # A run with more than the whole store would lose its own first files.
+            most = min(self.run_bytes, self.total_bytes)
+            quota = self._quotas.setdefault((owner, run_id), Quota(most))
         return quota
 
     def find_all(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
@@ -360,7 +356,7 @@ class ArtifactStore:
         row = self._find(owner, uri)
         with translate_errors("removed", self.root):
             with self._store.writing() as kept:
-                _delete(kept, [row.id])
+                _delete(kept, [row])
             self._store.drop([row.digest])
         return self._artifact(row)
 
@@ -371,7 +367,7 @@ class ArtifactStore:
                     return 0
             with self._store.writing() as kept:
                 rows = self._select(kept, owner, run_id, expired=True)
-                _delete(kept, [row.id for row in rows])
+                _delete(kept, rows)
             self._store.drop(row.digest for row in rows)
         return len(rows)
 
@@ -386,7 +382,7 @@ class ArtifactStore:
                 missing = [one for one in _held(kept) if one.digest not in contents]
                 goes = [one for one in missing if not self._exists(one)]
                 goes += self._sweep(kept)
-                _delete(kept, [one.id for one in goes])
+                _delete(kept, goes)
             with self._store.reading() as kept:
                 strays = contents - kept.used()
             self._store.drop({one.digest for one in goes} | strays)
@@ -421,7 +417,7 @@ class ArtifactStore:
         with self._changing:
             with self._store.writing_blob(unfinished, label.digest) as kept:
                 goes = self._make_room(kept, coming)
-                _delete(kept, [one.id for one in goes])
+                _delete(kept, goes)
                 artifact = self._insert(kept, coming.owner, label)
             # The next `tidy` removes contents that remain.
             with suppress(OSError):
@@ -430,7 +426,7 @@ class ArtifactStore:
 
     def _insert(self, kept: Transaction, owner: str, label: Artifact) -> Artifact:
         assert kept.connection is not None
-        now = int(self._now() * 1000)
+        now = int(self.now() * 1000)
         # Dates keep the order of artifacts of one millisecond: they run up to a second ahead. A
         # clock that was set back by more counts.
         self._last = self._last + 1 if now <= self._last < now + 1000 else now
@@ -446,16 +442,16 @@ class ArtifactStore:
         totals, new = (size, count), not alike
         refused, then, moment = self._refused.get(coming.owner, (0, (0, 0), 0.0))
         # Checking a full store takes a second, and a program can retry at once, with a byte less.
-        lately = then == totals and 0 <= self._now() - moment < 10.0
+        lately = then == totals and 0 <= self.now() - moment < 10.0
         if new and lately and coming.size > refused // 2:
             raise self._too_much()
-        if (new and size + coming.size > self._total_bytes) or count >= MAX_ENTRIES:
+        if (new and size + coming.size > self.total_bytes) or count >= MAX_ENTRIES:
             return self._sweep(kept, coming)
         return []
 
     def _sweep(self, kept: Transaction, coming: StoredItem | None = None) -> list[StoredItem]:
         bounds = RetentionLimits(
-            total_bytes=self._total_bytes,
+            total_bytes=self.total_bytes,
             oldest=self._oldest(),
             entries=MAX_ENTRIES,
             owner_entries=10_000,
@@ -465,7 +461,7 @@ class ArtifactStore:
             assert coming is not None
             if len(self._refused) >= 100:
                 self._refused.clear()
-            self._refused[coming.owner] = coming.size, _totals(kept)[:2], self._now()
+            self._refused[coming.owner] = coming.size, _totals(kept)[:2], self.now()
             raise self._too_much()
         return goes
 
@@ -480,14 +476,14 @@ class ArtifactStore:
 
     def _too_much(self) -> ArtifactStoreError:
         message = (
-            f"The artifacts of all callers take up the limit of {self._total_bytes:,} bytes, and "
+            f"The artifacts of all callers take up the limit of {self.total_bytes:,} bytes, and "
             "with this one, yours would exceed your share."
         )
         remedy = "Store less. MCP_BRIDGE_ARTIFACT_BYTES sets the limit."
         return ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
 
     def _oldest(self) -> int:
-        return int((self._now() - self._seconds) * 1000)
+        return int((self.now() - self._seconds) * 1000)
 
 
 def store_for(settings: Settings) -> ArtifactStore:
@@ -509,14 +505,10 @@ def _uri_condition(table: Table, uri: str) -> Any:
     """Return the SQL condition for a URI, or for the beginning of an id or digest."""
     from sqlalchemy import false
 
-    if uri.startswith(ARTIFACTS_URI):
-        own = uri.removeprefix(ARTIFACTS_URI)
-        return table.c.id == own if _ID.fullmatch(own) else false()
-    if uri.startswith(RUNS_URI):
-        run_id, _, stream = uri.removeprefix(RUNS_URI).partition("/")
-        if stream not in STREAMS or not _RUN.fullmatch(run_id):
-            return false()
-        return (table.c.run_id == run_id) & (table.c.kind == stream)
+    if artifact := _ARTIFACT_URI.fullmatch(uri):
+        return table.c.id == artifact[1]
+    if stream := _STREAM_URI.fullmatch(uri):
+        return (table.c.run_id == stream[1]) & (table.c.kind == stream[2])
     if _BEGINNING.fullmatch(uri):
         return table.c.id.startswith(uri) | table.c.digest.startswith(uri)
     return false()
@@ -539,11 +531,11 @@ def _totals(kept: Transaction, digest: str = "") -> tuple[int, int, int]:
     return int(totals[0] or 0), int(totals[1]), int(totals[2])
 
 
-def _delete(kept: Transaction, ids: Sequence[str]) -> None:
+def _delete(kept: Transaction, items: Sequence[StoredItem | Row[Any]]) -> None:
     from sqlalchemy import text
 
-    if kept.connection is not None and ids:
-        gone = [{"own": own} for own in ids]
+    if kept.connection is not None and items:
+        gone = [{"own": item.id} for item in items]
         kept.connection.execute(text("DELETE FROM artifacts WHERE id = :own"), gone)
 
 

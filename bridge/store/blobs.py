@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridge.private_files import make_directory
+from bridge.private_files import make_directory, restrict
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -158,11 +158,5 @@ class Blobs:
         for path in (self.root, self.root / name):
             if make:
                 make_directory(path)
-            status = path.lstat()
-            if not stat.S_ISDIR(status.st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, "a directory of contents is a link")
-            if status.st_uid != os.geteuid():
-                raise PermissionError(errno.EPERM, "the directory belongs to another user")
-            if status.st_mode & 0o077:
-                path.chmod(0o700)
+            restrict(path)
         return self.root / name

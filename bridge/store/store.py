@@ -6,7 +6,6 @@ that it has read. A read transaction sees one snapshot. Everything here blocks: 
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import sys
@@ -17,7 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bridge.private_files import make_directory
+from bridge.private_files import make_directory, restrict
 from bridge.store.blobs import Blobs, Unfinished
 from bridge.store.database import BUSY_SECONDS, StoreError
 
@@ -292,15 +291,7 @@ def _make_private(file: Path) -> None:
     with suppress(FileExistsError):
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         os.close(os.open(file, flags, 0o600))
-    paths = [(file, stat.S_IFREG)]
+    restrict(file, stat.S_IFREG)
     if file.name == FILE:
         # `bridge.settings` has checked the directory of a database that the user names.
-        paths.append((file.parent, stat.S_IFDIR))
-    for path, kind in paths:
-        status = path.stat(follow_symlinks=path == file.parent)
-        if stat.S_IFMT(status.st_mode) != kind:
-            raise OSError(errno.EINVAL, "the database is no plain file")
-        if status.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "the database belongs to another user")
-        if status.st_mode & 0o077:
-            path.chmod(status.st_mode & 0o700)
+        restrict(file.parent, follow=True)

@@ -13,22 +13,14 @@ import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast, get_args
 
 import anyio
+from mcp import types
 from mcp.client.session import ClientRequestContext
 from mcp.shared.dispatcher import ProgressFnT
-from mcp.types import (
-    CreateMessageRequestParams,
-    CreateMessageResult,
-    CreateMessageResultWithTools,
-    ElicitRequestParams,
-    ElicitResult,
-    ErrorData,
-    ListRootsResult,
-    LoggingMessageNotificationParams,
-)
 from mcp_types.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -149,10 +141,13 @@ async def _answer(server: str, caller: ServerCaller | None, question: Json, root
         raise CannotAskError(
             "No user can be asked: this call does not belong to a run.", server=server
         )
-    # Tokens, and whether the request may become a task, concern only this hop.
-    params = {key: value for key, value in params.items() if key not in {"_meta", "task"}}
     with caller.clock.stop():
-        return await forward(caller, server, cast(Method, method), params)
+        return await forward(caller, server, cast(Method, method), _without_hop(params))
+
+
+def _without_hop(params: Mapping[str, Json]) -> dict[str, Json]:
+    """Leave out tokens, and whether the request may become a task: they concern only this hop."""
+    return {key: value for key, value in params.items() if key not in {"_meta", "task"}}
 
 
 ANSWER_SECONDS = 600.0  # For one answer of the client: a waiting run holds a sandbox and a server.
@@ -183,17 +178,11 @@ class ServerCaller(Protocol):
     def client(self) -> Hashable:
         """Key of the run's client, equal only for runs of that client."""
 
-    @property
-    def clock(self) -> Clock:
-        """The run's clock, which stops while the client is asked."""
+    clock: Clock  # It stops while the client is asked.
+    trace: Context
 
     @property
-    def trace(self) -> Context:
-        """The OpenTelemetry context of the run's trace."""
-
-    @property
-    def wants_progress(self) -> bool:
-        """Whether the client receives progress notifications."""
+    def wants_progress(self) -> bool: ...
 
     @property
     def log_level(self) -> str:
@@ -211,11 +200,9 @@ class ServerCaller(Protocol):
 
     async def report(
         self, server: str, tool: str, done: float, total: float | None, message: str
-    ) -> None:
-        """Pass a call's progress to the client."""
+    ) -> None: ...
 
-    async def log(self, server: str, level: str, name: str, data: Json) -> None:
-        """Pass a server's log message to the client."""
+    async def log(self, server: str, level: str, name: str, data: Json) -> None: ...
 
     def note_restart(self, server: str) -> None:
         """Note for the run's result that a server lost what it held in memory."""
@@ -282,7 +269,7 @@ async def forward(
     message, size = "", len(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))
     if size > MAX_REQUEST_BYTES[method]:
         message = f"The question has {size:,} bytes; at most {MAX_REQUEST_BYTES[method]:,}."
-    elif _is_deep(params):
+    elif _depth(params) > MAX_REQUEST_DEPTH:
         message = f"The question is nested more than {MAX_REQUEST_DEPTH} levels deep."
     if message:
         await caller.record_refusal(server, method, message)
@@ -294,31 +281,23 @@ async def forward(
     raise CannotAskError(f"There was no answer within {ANSWER_SECONDS:g} s.", server=server)
 
 
-def _is_deep(params: Mapping[str, Json]) -> bool:
-    level: list[Json] = [params]
-    for _ in range(MAX_REQUEST_DEPTH):
-        inside = [
-            part
-            for node in level
-            for part in (node.values() if isinstance(node, Mapping) else node)
-        ]
-        level = [part for part in inside if isinstance(part, Mapping | list)]
-        if not level:
-            return False
-    return True
+def _depth(value: Json) -> int:
+    if isinstance(value, Mapping):
+        return 1 + max(map(_depth, value.values()), default=0)
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
 
 
 def roots_result(paths: Sequence[Path]) -> dict[str, Json]:
     return {"roots": [{"uri": path.as_uri(), "name": path.name or str(path)} for path in paths]}
 
 
+@dataclass(eq=False)
 class _OpenRequest:
     """A request without an answer yet, and the runs whose clocks are stopped for it."""
 
-    def __init__(self, asked: ServerCaller) -> None:
-        self.asked = asked
-        self.scope = anyio.CancelScope()
-        self._holds: dict[ServerCaller, ExitStack] = {}
+    asked: ServerCaller
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _holds: dict[ServerCaller, ExitStack] = field(default_factory=dict)
 
     def hold(self, caller: ServerCaller) -> None:
         hold = self._holds[caller] = ExitStack()
@@ -380,27 +359,27 @@ class Callers:
                     question.leave(caller)
 
     async def elicit(
-        self, context: ClientRequestContext, params: ElicitRequestParams
-    ) -> ElicitResult | ErrorData:
-        return _read(ElicitResult, await self._answer("elicitation/create", params))
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        return _read(types.ElicitResult, await self._answer("elicitation/create", params))
 
     async def sample(
-        self, context: ClientRequestContext, params: CreateMessageRequestParams
-    ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
+        self, context: ClientRequestContext, params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.CreateMessageResultWithTools | types.ErrorData:
         answer = await self._answer("sampling/createMessage", params)
         if isinstance(answer, dict) and isinstance(answer.get("content"), list):
-            return _read(CreateMessageResultWithTools, answer)
-        return _read(CreateMessageResult, answer)
+            return _read(types.CreateMessageResultWithTools, answer)
+        return _read(types.CreateMessageResult, answer)
 
-    async def list_roots(self) -> ListRootsResult | None:
+    async def list_roots(self) -> types.ListRootsResult | None:
         try:
             answer = await self._ask("roots/list", {})
-            return ListRootsResult.model_validate(answer, by_name=False)
+            return types.ListRootsResult.model_validate(answer, by_name=False)
         except (CannotAskError, ValidationError) as error:
             logger.info("server %r: it gets no roots: %s", self._server, error)
             return None
 
-    async def log(self, params: LoggingMessageNotificationParams) -> None:
+    async def log(self, params: types.LoggingMessageNotificationParams) -> None:
         """Pass `notifications/message` to the client with pending calls, if there is only one."""
         try:
             caller = self._attribute(late=True)
@@ -410,14 +389,11 @@ class Callers:
         await caller.log(self._server, params.level, params.logger or "", params.data)
 
     async def _answer(
-        self, method: Method, params: ElicitRequestParams | CreateMessageRequestParams
-    ) -> dict[str, Json] | ErrorData:
-        without = {"meta", "task"}
+        self, method: Method, params: types.ElicitRequestParams | types.CreateMessageRequestParams
+    ) -> dict[str, Json] | types.ErrorData:
+        document = params.model_dump(by_alias=True, mode="json", exclude_none=True)
         try:
-            document = params.model_dump(
-                by_alias=True, mode="json", exclude_none=True, exclude=without
-            )
-            return await self._ask(method, document)
+            return await self._ask(method, _without_hop(document))
         except CannotAskError as error:
             self._refused += 1
             if math.log10(self._refused).is_integer():
@@ -425,7 +401,7 @@ class Callers:
                 count = counted(self._refused, "refusal")
                 logger.info("server %r: request refused (%s): %s", self._server, count, error)
             # Code of a missing client capability, whose text most servers report.
-            return ErrorData(code=METHOD_NOT_FOUND, message=str(error))
+            return types.ErrorData(code=METHOD_NOT_FOUND, message=str(error))
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         caller = self._attribute()
@@ -483,11 +459,13 @@ class Callers:
         return found[0]
 
 
-def _read(model: type[Model], answer: Mapping[str, Json] | ErrorData) -> Model | ErrorData:
-    if isinstance(answer, ErrorData):
+def _read(
+    model: type[Model], answer: Mapping[str, Json] | types.ErrorData
+) -> Model | types.ErrorData:
+    if isinstance(answer, types.ErrorData):
         return answer
     try:
         return model.model_validate(answer, by_name=False)
     except ValidationError as error:
         logger.warning("a client's answer has an unusual shape: %s", error)
-        return ErrorData(code=INTERNAL_ERROR, message="The client's answer cannot be read.")
+        return types.ErrorData(code=INTERNAL_ERROR, message="The client's answer cannot be read.")

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Literal, get_args
 
 import anyio
-from mcp import ClientSession
+from mcp import ClientSession, types
 from mcp.client.session import ClientRequestContext, IncomingMessage
 from mcp.client.subscriptions import (
     ListenNotSupportedError,
@@ -25,21 +25,6 @@ from mcp.client.subscriptions import (
     listen,
 )
 from mcp.shared.exceptions import MCPError
-from mcp.types import (
-    EmptyResult,
-    Implementation,
-    ListRootsResult,
-    LoggingMessageNotification,
-    ProgressNotification,
-    PromptListChangedNotification,
-    ResourceListChangedNotification,
-    ResourceUpdatedNotification,
-    SubscribeRequest,
-    SubscribeRequestParams,
-    ToolListChangedNotification,
-    UnsubscribeRequest,
-    UnsubscribeRequestParams,
-)
 from mcp_types.jsonrpc import CONNECTION_CLOSED, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -73,9 +58,9 @@ PROBE_SECONDS = 10.0
 ListName = Literal["tools", "resources", "prompts"]  # Lists with a `list_changed` notification.
 
 _CHANGES: dict[type, ListName] = {
-    **dict.fromkeys((ToolsListChanged, ToolListChangedNotification), "tools"),
-    **dict.fromkeys((ResourcesListChanged, ResourceListChangedNotification), "resources"),
-    **dict.fromkeys((PromptsListChanged, PromptListChangedNotification), "prompts"),
+    **dict.fromkeys((ToolsListChanged, types.ToolListChangedNotification), "tools"),
+    **dict.fromkeys((ResourcesListChanged, types.ResourceListChangedNotification), "resources"),
+    **dict.fromkeys((PromptsListChanged, types.PromptListChangedNotification), "prompts"),
 }
 
 
@@ -306,7 +291,7 @@ class Connection:
                 async with ClientSession(
                     dispatcher=dispatcher,
                     message_handler=self._handle_notification,
-                    client_info=Implementation(name="mcp-code-bridge", version=__version__),
+                    client_info=types.Implementation(name="mcp-code-bridge", version=__version__),
                     # Declared to every server, even if the client lacks the capability:
                     # connections outlive clients, and a server's tools must not depend on the
                     # first client. A request that the client cannot serve gets an error.
@@ -435,23 +420,23 @@ class Connection:
     async def _handle_notification(self, message: IncomingMessage) -> None:
         if type(message) in _CHANGES:
             self._on_lists_changed(_CHANGES[type(message)])
-        elif isinstance(message, ResourceUpdatedNotification):
+        elif isinstance(message, types.ResourceUpdatedNotification):
             self.updates.wake(message.params.uri)
-        elif isinstance(message, ProgressNotification):
+        elif isinstance(message, types.ProgressNotification):
             # The SDK's session reports the progress of its own requests itself.
             if self.endpoint.direct is not None:
                 await self.endpoint.direct.report_progress(message.params)
-        elif isinstance(message, LoggingMessageNotification):
+        elif isinstance(message, types.LoggingMessageNotification):
             await self._callers.log(message.params)
 
-    async def _list_roots(self, context: ClientRequestContext) -> ListRootsResult:
+    async def _list_roots(self, context: ClientRequestContext) -> types.ListRootsResult:
         if self.roots is not None:
-            return ListRootsResult.model_validate(roots_result(self.roots))
+            return types.ListRootsResult.model_validate(roots_result(self.roots))
         if self.roots_asked is None or self.roots_asked.is_set():
             self.roots_asked = anyio.Event()
         answered, found = self.roots_asked, await self._callers.list_roots()
         self.roots_shared = found is not None
-        found = found or ListRootsResult(roots=[])
+        found = found or types.ListRootsResult(roots=[])
         self.rootless = not found.roots
         answered.set()
         return found
@@ -512,13 +497,13 @@ class ResourceUpdates:
         events = self._waiting.setdefault(uri, set())
         events.add(event)
         try:
-            wanted = SubscribeRequest(params=SubscribeRequestParams(uri=uri))
-            await client.send_request(wanted, EmptyResult)
+            wanted = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
+            await client.send_request(wanted, types.EmptyResult)
             await event.wait()
         finally:
             events.discard(event)
             if not events:
                 self._waiting.pop(uri, None)
-                over = UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri))
+                over = types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=uri))
                 with anyio.move_on_after(2.0, shield=True), suppress(Exception):
-                    await client.send_request(over, EmptyResult)
+                    await client.send_request(over, types.EmptyResult)

@@ -19,15 +19,7 @@ from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
-from mcp import MCPError
-from mcp.types import (
-    LOG_LEVEL_META_KEY,
-    ErrorData,
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCResponse,
-    ProgressNotificationParams,
-)
+from mcp import MCPError, types
 from mcp_types.jsonrpc import CONNECTION_CLOSED
 from opentelemetry.propagate import inject
 
@@ -120,14 +112,14 @@ class LineWriter:
 FIRST_ID = 1_000_000_000
 """The SDK counts from 1. A billion ids below 2**31 remain for one connection."""
 
-_CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
+_CLOSED = types.ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 """The SDK's text, by which `failure.is_lost` recognizes it."""
 
 NEVER_SENT = object()
 """`data` of the error for a request that was not sent; an object that no server can send."""
 
 
-Outcome = dict[str, Json] | ErrorData | None  # None after the timeout.
+Outcome = dict[str, Json] | types.ErrorData | None  # None after the timeout.
 
 
 class _Pending:
@@ -229,7 +221,7 @@ class DirectDispatcher:
                 self._writer.put(_cancellation(number))
         if outcome is None:
             raise TimeoutError
-        if isinstance(outcome, ErrorData):
+        if isinstance(outcome, types.ErrorData):
             raise MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
         return outcome
 
@@ -240,7 +232,7 @@ class DirectDispatcher:
         if caller is not None:
             meta["progressToken"] = number
         if caller is not None and caller.log_level and self.request_meta:
-            meta[LOG_LEVEL_META_KEY] = caller.log_level
+            meta[types.LOG_LEVEL_META_KEY] = caller.log_level
         return meta
 
     @property
@@ -251,17 +243,17 @@ class DirectDispatcher:
         """Deliver a parsed response; return False if no request here waits for it."""
         return response is not None and self._resolve(*response)
 
-    def deliver_message(self, message: JSONRPCMessage) -> bool:
+    def deliver_message(self, message: types.JSONRPCMessage) -> bool:
         """Deliver a decoded response or error; return False if no request here waits for it."""
-        if isinstance(message, JSONRPCResponse):
+        if isinstance(message, types.JSONRPCResponse):
             return self._resolve(message.id, message.result)
-        if isinstance(message, JSONRPCError):
+        if isinstance(message, types.JSONRPCError):
             # A server that could not read the request does not know its id.
             last = max(self._pending, default=None)
             return self._resolve(last if message.id is None else message.id, message.error)
         return False
 
-    async def report_progress(self, params: ProgressNotificationParams) -> None:
+    async def report_progress(self, params: types.ProgressNotificationParams) -> None:
         pending = self._pending.get(_number(params.progress_token))
         if pending is not None and pending.report is not None:
             await pending.report(params.progress, params.total, params.message)

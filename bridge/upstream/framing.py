@@ -16,13 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mcp.types import (
-    ErrorData,
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCResponse,
-    jsonrpc_message_adapter,
-)
+from mcp import types
 from mcp_types.jsonrpc import INTERNAL_ERROR, PARSE_ERROR
 from pydantic_core import from_json, to_json
 
@@ -392,11 +386,11 @@ class LineFramer:
         return OversizeLine(head, data, size) if head else data
 
 
-def encode(message: JSONRPCMessage) -> str:
+def encode(message: types.JSONRPCMessage) -> str:
     return message.model_dump_json(by_alias=True, exclude_unset=True)
 
 
-def decode_line(data: bytes) -> JSONRPCMessage | Noise | None:
+def decode_line(data: bytes) -> types.JSONRPCMessage | Noise | None:
     """Return a line's message; None for a blank line.
 
     Invalid UTF-8 and lone surrogates inside a message become U+FFFD. An invalid message that shows
@@ -405,7 +399,7 @@ def decode_line(data: bytes) -> JSONRPCMessage | Noise | None:
     if not data.strip():
         return None
     try:
-        return jsonrpc_message_adapter.validate_json(data, by_name=False)
+        return types.jsonrpc_message_adapter.validate_json(data, by_name=False)
     except ValueError as error:
         problem = str(error)
     if (better := repair_message(data)) is not data:
@@ -418,7 +412,7 @@ def decode_line(data: bytes) -> JSONRPCMessage | Noise | None:
             if len(data) <= REPAIRED_BYTES:
                 plain = json.dumps(json.loads(data.decode("utf-8", "replace")), ensure_ascii=False)
                 clean = plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-                return jsonrpc_message_adapter.validate_json(clean, by_name=False)
+                return types.jsonrpc_message_adapter.validate_json(clean, by_name=False)
         deep = "recursion limit" in problem
         message = "The server's answer nests too deeply." if deep else NO_MESSAGE
         return _parse_error(data, data, message) or Noise(preview)
@@ -449,7 +443,9 @@ def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
     def decode(data: bytes) -> bytes:
         message = decode_line(data)
         if message is not None and not isinstance(message, Noise):
-            if answers is not None and isinstance(message, JSONRPCResponse | JSONRPCError):
+            if answers is not None and isinstance(
+                message, types.JSONRPCResponse | types.JSONRPCError
+            ):
                 message.id = answers
             return encode(message).encode()
         if answers is None:
@@ -460,7 +456,7 @@ def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
     return repair_message(data, decode, answers)
 
 
-def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:
+def decode_oversize(line: OversizeLine, limit: int) -> types.JSONRPCError | None:
     message = f"The server's answer has {line.size} bytes; the limit is {limit}."
     return _parse_error(line.head, line.tail, message, TooLarge(line.size, limit))
 
@@ -473,7 +469,7 @@ def has_too_many_values(data: bytes, most: int = MAX_VALUES) -> bool:
     return sum(piece.translate(_KINDS).count(_LONG_NUMBER) for piece in pieces) > MAX_LONG_NUMBERS
 
 
-def decode_too_many(data: bytes) -> JSONRPCError | None:
+def decode_too_many(data: bytes) -> types.JSONRPCError | None:
     """Return an error for the request that a line with too many values answers, if it has an id."""
     values = count_values(data, MAX_VALUES)
     message = (
@@ -485,14 +481,14 @@ def decode_too_many(data: bytes) -> JSONRPCError | None:
 
 def _parse_error(
     head: bytes, tail: bytes, message: str, data: TooLarge | None = None
-) -> JSONRPCError | None:
+) -> types.JSONRPCError | None:
     answered = message_id(head, tail)
     return None if answered is None else _error(answered, message, data)
 
 
-def _error(answered: int | str, message: str, data: TooLarge | None = None) -> JSONRPCError:
-    error = ErrorData(code=PARSE_ERROR, message=message, data=data)
-    return JSONRPCError(jsonrpc="2.0", id=answered, error=error)
+def _error(answered: int | str, message: str, data: TooLarge | None = None) -> types.JSONRPCError:
+    error = types.ErrorData(code=PARSE_ERROR, message=message, data=data)
+    return types.JSONRPCError(jsonrpc="2.0", id=answered, error=error)
 
 
 def message_id(head: bytes, tail: bytes) -> int | str | None:

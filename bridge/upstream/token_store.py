@@ -26,6 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bridge.atomic_files import replace_file
 from bridge.model import ServerSpec
+from bridge.private_files import make_directory, restrict
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -267,14 +268,10 @@ class TokenStore:
 
     def _make_directory(self) -> None:
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = self._directory.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-                raise TokenStoreError(f"{self._directory} is not a directory of this user")
-            if stat.S_IMODE(found.st_mode) & 0o077:
-                self._directory.chmod(0o700)
+            make_directory(self._directory)
+            restrict(self._directory)
         except OSError as error:
-            raise TokenStoreError(f"{self._directory} cannot be made: {error.strerror}") from None
+            raise TokenStoreError(f"{self._directory} cannot be used: {error.strerror}") from None
 
     def _read(self, key: Key) -> _StoredLogin | None:
         path = self.path(key)
