@@ -73,7 +73,6 @@ class Quota:
             self._used += size
 
     def give_back(self, size: int) -> None:
-        """Give back the bytes of a discarded artifact."""
         with self._changing:
             self._used -= size
             self._count -= 1
@@ -125,11 +124,9 @@ class ArtifactWriter:
     _digest: Any = field(default_factory=hashlib.sha256)
 
     def write(self, data: bytes) -> None:
-        """Append data. The event loop may write pieces of up to a megabyte.
+        """Append data; the event loop may write pieces of up to a megabyte.
 
-        Raises:
-            ArtifactStoreError: The write failed. The artifact is discarded; with the code
-                `artifact_quota` the previous data stays.
+        If that fails, the artifact is discarded, but beyond the quota the previous data stays.
         """
         unfinished = self._require_open()
         self._run.quota.take(len(data))
@@ -272,7 +269,6 @@ class ArtifactStore:
 
     @contextmanager
     def opened(self, owner: str | None, uri: str) -> Iterator[Content]:
-        """Open an artifact's content."""
         artifact = self.find(owner, uri)
         with translate_errors("read", self.root):
             try:

@@ -15,12 +15,13 @@ from bridge.callers.client import RunCaller
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.model import Json
 from bridge.model.requests import SCRIPT_OPENING, RunRequest
+from bridge.packages.sets import add_fonts, compile_set
+from bridge.packages.target import Installed, PackageTarget, installed_in, target_of
 from bridge.sandbox.backend import Bind
 from bridge.settings import Settings, packages_dir, store_of
 
 if TYPE_CHECKING:
     from bridge.packages.requirements import Wanted
-    from bridge.packages.target import Installed, PackageTarget
     from bridge.packages.uv import Resolver
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,6 @@ class Packages:
             return NOTHING
         resolver = self._resolver_for(wanted)
         from bridge.packages.requirements import refused_python
-        from bridge.packages.target import installed_in, target_of
 
         async with self._looking:
             if self._target is None:
@@ -120,11 +120,9 @@ class Packages:
 
     def compile_later(self, packages: PackageSet) -> None:
         """Compile a set in the background, for later runs."""
-        target, tree = packages.target, "".join(bind.source for bind in packages.binds)
-        if target is None or not tree or tree in self._compiled or not target.abi:
+        target, tree = packages.target, packages.binds[0].source
+        if target is None or tree in self._compiled or not target.abi:
             return
-        from bridge.packages.sets import add_fonts, compile_set
-
         self._compiled.add(tree)
         tag = "cpython-{}{}".format(*target.version.split("."))
         most = self._settings.dependencies.max_bytes
@@ -162,8 +160,6 @@ class Packages:
         """Check that a sandbox has the packages and their Python; forget a changed Python."""
         if packages.target is None:
             return
-        from bridge.packages.target import target_of
-
         target = target_of(facts)
         if target != packages.target:
             self._target = None

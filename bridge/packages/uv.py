@@ -79,7 +79,6 @@ class Uv:
         environ: The bridge's environment.
         place: A private directory, which the caller removes.
         target: The Python that packages are for; None for the bridge's.
-        executable: Replaces the uv of this machine.
         cache: The directory of cached answers of indexes; None for no cache.
     """
 
@@ -119,13 +118,7 @@ class Uv:
         alone: bool = False,
         explain: bool = True,
     ) -> tuple[Locked, ...]:
-        """Resolve requirements to packages, with the hashes of their wheels.
-
-        Args:
-            limits: Constraints on versions.
-            alone: Whether to leave out dependencies.
-            explain: Whether the error should name the available versions.
-        """
+        """Resolve requirements within constraints; `alone` leaves out dependencies."""
         wanted, bounds = self._place / "wanted.txt", self._place / "bounds.txt"
         answer = self._place / "pylock.toml"
         wanted.write_text("\n".join([*texts, ""]))
@@ -200,7 +193,6 @@ class Uv:
             raise too_large(self._dependencies.max_bytes)
 
     async def _run(self, words: Sequence[str], cache: Path) -> tuple[int, str]:
-        """Run uv; return its status and the end of its output."""
         argv = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
         try:
             argv += [self._executable, *words, "--cache-dir", str(cache)]
@@ -380,12 +372,7 @@ class Resolver:
         installed: Sequence[Installed] = (),
         pins: Sequence[str] = (),
     ) -> tuple[Path | None, Lock]:
-        """Return a directory of the requested packages, and its lock; None for no packages.
-
-        Args:
-            installed: The sandbox's own packages.
-            pins: Constraints that fix the versions of a session.
-        """
+        """Return a directory of the requested packages, and its lock; None for no packages."""
         check_wanted(wanted, self.dependencies.allow, self.place)
         texts = [one.text for one in wanted]
         index = self.dependencies.index.rpartition("@")[2]

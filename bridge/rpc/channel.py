@@ -53,13 +53,7 @@ class ByteStream(Protocol):
 
 
 class Channel:
-    """Frames over one sandbox's stdin and stdout.
-
-    One task receives; any number may send.
-
-    Attributes:
-        last_cost: Upper bound of the last received frame's memory, in bytes.
-    """
+    """Frames over one sandbox's stdin and stdout. One task receives; any number may send."""
 
     def __init__(
         self, stream: ByteStream, *, max_guest_frame_bytes: int = MAX_GUEST_FRAME_BYTES
@@ -73,15 +67,11 @@ class Channel:
         self._batch: list[bytes] = []
         self._sent = anyio.Event()
         self._told_bytes = MAX_SHORT_BYTES
+        # Upper bound of the last received frame's memory, in bytes.
         self.last_cost = 0
 
     async def send(self, frame: HostFrame) -> None:
-        """Write one frame whole.
-
-        Raises:
-            ValueError: A value in the frame is not JSON.
-            ChannelClosedError: The sandbox is gone.
-        """
+        """Write one frame whole; raise ChannelClosedError if the sandbox is gone."""
         if isinstance(frame, Run):
             # The guest receives this limit too, but is not trusted.
             self._told_bytes = int(frame.limits.get("result_bytes", MAX_SHORT_BYTES))
@@ -129,7 +119,6 @@ class Channel:
 
         Raises:
             WireError: The guest sent an invalid frame. Nothing after it is trusted.
-            ChannelClosedError: The engine broke the stream.
         """
         while True:
             # One by one, so that lines before an overlong one are delivered.
@@ -182,13 +171,12 @@ PIECE_BYTES = 189 * 1024
 
 
 class LargeBase64(str):
-    """A placeholder in a frame for bytes that are encoded while the frame is written."""
+    """A random text in a frame, in place of bytes that are encoded while it is written."""
 
     __slots__ = ("data",)
     data: bytes
 
     def __new__(cls, data: bytes) -> LargeBase64:
-        """Make a placeholder with a random text that occurs once in the frame."""
         made = super().__new__(cls, secrets.token_hex(16))
         made.data = data
         return made
@@ -202,11 +190,7 @@ def as_base64(data: bytes) -> str:
 
 
 def in_pieces(frame: HostFrame) -> Iterator[bytes]:
-    """Return a frame's line in pieces.
-
-    Raises:
-        ValueError, TypeError: A value is not JSON; raised before the first piece.
-    """
+    """Return a frame's line in pieces; raise ValueError or TypeError if a value is not JSON."""
     texts = [frame.state, *(file["data"] for file in frame.files)] if isinstance(frame, Run) else []
     large = [text for text in texts if isinstance(text, LargeBase64)]
     return _splice(encode(frame), large)
@@ -251,11 +235,7 @@ class Redact(Protocol):
 
 
 def encode_reply(call_id: int, value: Json, clear: Redact | None = None) -> Sequence[bytes]:
-    """Return the reply with `value`, redacted by `clear`, in one piece or several.
-
-    Raises:
-        ValueError, TypeError: `value` is not JSON.
-    """
+    """Return the reply in one piece or several; raise ValueError or TypeError if it is not JSON."""
     texts: list[tuple[Sequence[str], str | LargeText]] = []
     rest = _without_large(value, (), texts)
     if texts:
@@ -287,7 +267,6 @@ def _beside(
 
 
 def _redact_text(told: str | LargeText, clear: Redact | None) -> Sequence[bytes]:
-    """Return a text as UTF-8, in pieces."""
     if isinstance(told, str):
         text = told if clear is None else clear.text(told)
         return [

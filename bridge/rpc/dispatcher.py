@@ -38,22 +38,16 @@ Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
 
 @dataclass(eq=False)
 class CallFailedError(Exception):
-    """Raised by a handler to answer a call with an error.
-
-    Attributes:
-        kind: "tool", "usage", "limit", "policy", "upstream", "timeout" or "internal".
-        data: Passed to the program as `MCPError.data`.
-        code: The `BridgeError`'s code, if one is the cause.
-        result: The tool's own result, if it is an error.
-    """
+    """Raised by a handler to answer a call with an error."""
 
     message: str
     _: KW_ONLY
-    kind: str
+    kind: str  # "tool", "usage", "limit", "policy", "upstream", "timeout" or "internal".
     server: str = ""
     tool: str = ""
-    data: Json = None
-    code: str = ""
+    data: Json = None  # Passed to the program as `MCPError.data`.
+    code: str = ""  # The `BridgeError`'s code, if one is the cause.
+    # The tool's own result, if it is an error.
     result: Mapping[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,13 +84,12 @@ class Dispatcher:
     The group's tasks last until `close`, or until the group is cancelled.
 
     Args:
-        write: `Channel.write`.
         clear: Removes secrets from every error.
         clear_for: Returns what removes secrets from the answer to a call, if that is not `clear`.
     """
 
     _tasks: TaskGroup
-    _write: Callable[..., Awaitable[None]]
+    _write: Callable[..., Awaitable[None]]  # `Channel.write`.
     _handler: Handler
     _limits: DispatchLimits
     clear: Redact | None = None
@@ -113,7 +106,6 @@ class Dispatcher:
 
     @property
     def under_way(self) -> int:
-        """The number of accepted calls without a reply."""
         return len(self._under_way)
 
     async def accept(self, call: Call, cost: int = 0) -> None:

@@ -27,11 +27,7 @@ from bridge.model import Json
 
 
 def tool_error(result: Mapping[str, Json], clear: Callable[[str], str] | None = None) -> str | None:
-    """Return the tool's error message, or None when the result is no error.
-
-    Args:
-        clear: Redacts secrets; applied before the message is cut.
-    """
+    """Return the tool's error message, redacted by `clear`; None when the result is no error."""
     if result.get("isError") is not True:
         return None
     blocks = _blocks(result)
@@ -44,6 +40,7 @@ def tool_error(result: Mapping[str, Json], clear: Callable[[str], str] | None = 
     if not message:
         message = "The tool reported an error without saying which."
     if clear is not None:
+        # Half a secret at the cut would not be recognized.
         message = clear(message)
     # Enough for a stack trace of a server, not for a page dump.
     if rest := message[16_000:]:
@@ -56,9 +53,7 @@ def call_parts(
 ) -> dict[str, Json]:
     """Return the parts of a successful result, as `bridge.upstream.framing.parse_result` gives it.
 
-    Args:
-        wraps: Whether the tool's structure only wraps a value; see `Tool.wraps_result`.
-        several: Whether the tool has sent several texts before.
+    `several` says whether the tool has sent several texts before; for `wraps` see `Tool`.
     """
     blocks, structure = _blocks(result), result.get("structuredContent")
     parts: dict[str, Json] = {}
@@ -93,10 +88,7 @@ def resource_value(result: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def prompt_value(result: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a prompt from a `GetPromptResult`; the contents of its messages are parts.
-
-    A prompt's text is for models and never parsed.
-    """
+    """Return a prompt, of which texts are never parsed: they are for models."""
     description, messages = result.get("description"), result.get("messages")
     listed = messages if isinstance(messages, list) else []
     return {

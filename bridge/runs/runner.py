@@ -141,7 +141,7 @@ class Runner:
         async with self._queue.slot(run.request.owner, run.caller.report_queue) as slot:
             if run.request.may_need_packages:
                 run = replace(run, packages=await packages.resolve(run.request, run.caller))
-                if run.request.ends_bridge:
+                if run.request.ends_bridge and run.packages.binds:
                     # The bridge ends with this run, so nothing can be compiled after it.
                     packages.compile_later(run.packages)
             reserve = partial(self._parts.sandboxes.reserve, binds=run.packages.binds)

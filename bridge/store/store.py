@@ -187,7 +187,6 @@ class Transaction:
         return {row.owner for row in self._rows(("owner",), kind)}
 
     def all(self, kind: str, owner: str, names: list[str] | None = None) -> list[tuple[str, bytes]]:
-        """Return names and data of an owner's documents, all or the named ones."""
         rows = self._rows(("name", "data"), kind, owner, names)
         return [(row.name, bytes(row.data)) for row in rows]
 
@@ -230,10 +229,9 @@ class Transaction:
         oldest: float = 0.0,
         owner: str | None = None,
     ) -> None:
-        """Remove a kind's oldest documents beyond `most`, beyond `most_bytes` or before `oldest`.
+        """Remove a kind's documents beyond these limits: of one owner, or of all owners together.
 
-        The newest document may exceed `most_bytes`. `oldest` is in seconds since the epoch. If
-        `owner` is None, the limits count the documents of all owners.
+        The newest document may exceed `most_bytes`. `oldest` is in seconds since the epoch.
         """
         size = 0
         for number, each in enumerate(self.listed(kind, owner), start=1):

@@ -69,7 +69,6 @@ class Connection:
 
     Attributes:
         ready: Set when it can be used or has failed.
-        ended: Set when it is closed completely.
         uses, listings: Count of uses, and how many of them were `tools/list`.
         cacheable: Whether lists may be cached; False once change notifications were lost.
         task_required: Tools with `taskSupport: required`; None before `tools/list`.
@@ -181,10 +180,7 @@ class Connection:
                 self.stop()
 
     async def wait_ready(self, *, patient: bool = False) -> None:
-        """Wait until it is ready or has failed; if not `patient`, only for a start's usual time.
-
-        After a wait in vain the start continues, and callers do not wait for `FAILURE_SECONDS`.
-        """
+        """Wait until it is ready or has failed; if not `patient`, only for a start's usual time."""
         hurried = anyio.current_time() < self._hurried_until
         seconds = 0.0 if hurried else self._answer_timeout
         while True:
@@ -232,10 +228,7 @@ class Connection:
             self.stop()
 
     async def serve(self) -> None:
-        """Own the connection from start to end; its failures are recorded, not raised.
-
-        It starts after the end of the previous one, so that no server runs twice.
-        """
+        """Own the connection from start to end, after the end of the previous one."""
         try:
             if self._previous_ended is not None:
                 await self._previous_ended.wait()
@@ -355,10 +348,8 @@ class Connection:
             tg.cancel_scope.cancel()
 
     async def _probe(self, client: ClientSession) -> None:
-        """After each `request_probe`, send `tools/list`, and mark a server that sends nothing.
-
-        It does not send `ping`, which 2026-07-28 has removed and simple servers ignore.
-        """
+        """After each `request_probe`, send `tools/list`, and mark a server that sends nothing."""
+        # Not `ping`, which 2026-07-28 has removed and simple servers ignore.
         while not self._retiring:
             await self._probe_requested.wait()
             self._probe_requested = anyio.Event()
@@ -370,10 +361,7 @@ class Connection:
                 self.mark_silent()
 
     async def has_lost_session(self, error: MCPError, refusal: Refusal | None) -> bool:
-        """Retire the connection if `error` may report a lost session and the server lists no tools.
-
-        Servers report a lost session in many ways. Stdio proxies report their own server's.
-        """
+        """Retire the connection if `error` may report a lost session and it lists no tools."""
         proxy = self.endpoint.transport == "stdio" and error.code in _OF_PROXIES
         suspect = proxy or "session" in error.message.lower()
         if self.client is None or not (suspect or (refusal is not None and refusal.suspect)):
@@ -447,7 +435,6 @@ class Connection:
         self.stop()
 
     def _handle_disconnect(self) -> None:
-        """Handle the end; before `ready` it fails the start, which may try HTTP+SSE."""
         self._disconnected = True
         self.updates.wake()
         if self.endpoint.direct is not None:
@@ -475,17 +462,13 @@ class ResourceUpdates:
         self._waiting: dict[str, set[anyio.Event]] = {}
 
     def wake(self, changed: str | None = None) -> None:
-        """Wake the tasks that wait for this resource or for one that contains it.
-
-        Without one wake all: the connection has ended, and the resources may have changed.
-        """
+        """Wake the tasks that wait for this resource or one that contains it; without it all."""
         for watched, events in self._waiting.items():
             if changed is None or changed.startswith(watched):
                 for event in events:
                     event.set()
 
     async def wait(self, client: ClientSession, uri: str) -> None:
-        """Return when a resource has changed, or when the subscription has ended."""
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             with suppress(SubscriptionLost):
                 async with listen(client, resource_subscriptions=[uri]) as changes:

@@ -182,15 +182,10 @@ class DirectDispatcher:
     async def request(
         self, method: str, params: bytes, seconds: float = math.inf, *, label: str = ""
     ) -> dict[str, Json]:
-        """Send a request and return its result as received.
+        """Send a request and return its result as received, or raise MCPError or TimeoutError.
 
-        Args:
-            params: A JSON object without newlines, and without `_meta`.
-            label: The tool's name in progress reports; empty for no progress token.
-
-        Raises:
-            MCPError: The server returned an error, or the connection has ended.
-            TimeoutError: No response within `seconds`; `notifications/cancelled` was sent.
+        `params` is a JSON object without newlines and without `_meta`. `label` is the tool's name
+        in progress reports; without it there are none.
         """
         # A cancelled task must send nothing.
         await anyio.lowlevel.checkpoint_if_cancelled()
@@ -240,7 +235,6 @@ class DirectDispatcher:
         return bool(self._pending)
 
     def deliver(self, response: Response | None) -> bool:
-        """Deliver a parsed response; return False if no request here waits for it."""
         return response is not None and self._resolve(*response)
 
     def deliver_message(self, message: types.JSONRPCMessage) -> bool:
@@ -263,10 +257,7 @@ class DirectDispatcher:
         self._notifications_received += 1
 
     def start_notification(self) -> None:
-        """Note that the session handles the next notification; deliver the responses up to it.
-
-        A notification that was sent before a response therefore reaches the caller first.
-        """
+        """Note that the session handles the next notification; deliver the responses up to it."""
         self._notifications_started += 1
         for number, (before, outcome) in list(self._deferred.items()):
             if before > self._notifications_started:

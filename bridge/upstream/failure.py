@@ -138,7 +138,6 @@ def start_timeout(spec: ServerSpec, seconds: float, endpoint: Endpoint) -> Serve
 def still_starting(
     spec: ServerSpec, earlier: BridgeError | None, endpoint: Endpoint
 ) -> ServerStartError:
-    """Report a server that is still starting, perhaps after an `earlier` failed start."""
     if earlier is not None:
         text = f"{earlier.message} It is being started again; run this again in a minute."
         return ServerStartError(

@@ -11,7 +11,7 @@ import io
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -152,26 +152,18 @@ def split_batch(data: bytes) -> list[bytes] | None:
     return [to_json(item, inf_nan_mode="constants") for item in document]
 
 
-def repair_message(
-    data: bytes,
-    unreadable: Callable[[bytes], bytes] | None = None,
-    answers: int | str | None = None,
-) -> bytes:
-    """Return an odd response in JSON-RPC's form, and any other message unchanged.
-
-    `unreadable` makes a message from data that is not JSON or not a message.
-    """
+def repair_message(data: bytes, answers: int | str | None = None) -> bytes | None:
+    """Return an odd response in JSON-RPC's form, any other message unchanged, and else None."""
     try:
         document: Any = from_json(data)
     except ValueError:
-        return unreadable(data) if unreadable else data
+        return None
     if isinstance(document, list) and len(document) == 1:
         document = document[0]
         data = to_json(document, inf_nan_mode="constants")
     repaired = repair_response(document, answers)
     if repaired is None:
-        is_message = isinstance(document, dict) and "method" in document
-        return data if unreadable is None or is_message else unreadable(data)
+        return data if isinstance(document, dict) and "method" in document else None
     if all(document.get(key) == repaired[key] for key in repaired):
         return data
     return to_json(repaired, inf_nan_mode="constants")
@@ -402,7 +394,7 @@ def decode_line(data: bytes) -> types.JSONRPCMessage | Noise | None:
         return types.jsonrpc_message_adapter.validate_json(data, by_name=False)
     except ValueError as error:
         problem = str(error)
-    if (better := repair_message(data)) is not data:
+    if (better := repair_message(data)) not in (None, data):
         return decode_line(better)
     preview = data[:PREVIEW_CHARACTERS].decode("utf-8", "replace")
     if messages := _messages_in(data):
@@ -439,21 +431,18 @@ def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
         answers: The id of the request that the body answers, which replaces the body's own; None
             for one message of several.
     """
-
-    def decode(data: bytes) -> bytes:
-        message = decode_line(data)
-        if message is not None and not isinstance(message, Noise):
-            if answers is not None and isinstance(
-                message, types.JSONRPCResponse | types.JSONRPCError
-            ):
-                message.id = answers
-            return encode(message).encode()
+    repaired = repair_message(data, answers)
+    if repaired is not None:
+        return repaired
+    message = decode_line(data)
+    if message is None or isinstance(message, Noise):
         if answers is None:
             return data
         start = f"{NO_MESSAGE} It begins: {excerpt(data)}"
-        return encode(_error(answers, start if data.strip() else "The answer is empty.")).encode()
-
-    return repair_message(data, decode, answers)
+        message = _error(answers, start if data.strip() else "The answer is empty.")
+    elif answers is not None and isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+        message.id = answers
+    return encode(message).encode()
 
 
 def decode_oversize(line: OversizeLine, limit: int) -> types.JSONRPCError | None:

@@ -49,8 +49,7 @@ so the connection of a server that makes more is closed."""
 class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     """The SDK's dispatcher with hooks, a limit on the server's requests, and unparsed results.
 
-    It overrides the SDK's private task methods to count requests. The public ones report when a
-    request was handled, not when its response was sent.
+    It counts requests in private methods, because public ones do not see the sent response.
     """
 
     def __init__(
@@ -69,10 +68,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         self._discovered: Mapping[str, Json] = {}
 
     def request_meta(self, version: str | None) -> dict[str, Json]:
-        """Return the `_meta` that each request has in this revision; {} before 2026-07-28.
-
-        Copied from the SDK's `server/discover`, because the SDK does not expose it.
-        """
+        """Return the `_meta` of each request, from `server/discover`; {} before 2026-07-28."""
         if version not in MODERN_PROTOCOL_VERSIONS:
             return {}
         return {**self._discovered, PROTOCOL_VERSION_META_KEY: version}
@@ -151,7 +147,6 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
 async def negotiate_version(
     client: ClientSession, endpoint: Endpoint, mode: ProtocolMode, start_timeout: float
 ) -> None:
-    """Negotiate the protocol revision, within `start_timeout` seconds."""
     if mode == "modern":
         await client.discover()
         return

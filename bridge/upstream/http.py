@@ -2,7 +2,7 @@
 
 Differs from the SDK: a JSON body answers its request, whatever its id and content type. An error
 status, and a request without a response, become a JSON-RPC error with a `Refusal`. The SDK's
-HTTP+SSE ends the connection at an event beyond 1 MiB.
+HTTP+SSE ends the connection at an event beyond 1 MiB. Redirects are followed as in the SDK.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import anyio
 import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import sse_within_origin, stream_within_origin
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCRequest, JSONRPCResponse, RequestId
 
@@ -61,9 +62,7 @@ class _PlainStream(httpx2.AsyncByteStream):
 
     Args:
         limit: Most decompressed bytes. A compressed megabyte may become a gigabyte.
-        encoding: The `Content-Encoding` of `inner`.
         answers: The id of the request that the body answers; None for other bodies.
-        heard: Called with each chunk.
     """
 
     inner: httpx2.AsyncByteStream
@@ -174,7 +173,6 @@ class CappedClient(WebClient):
         self._login = endpoint.logins.of(spec) if endpoint.logins else None
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request, and limit the response's stream, through which each body is read."""
         if request.method == "DELETE":
             # It ends a session, perhaps while the bridge is stopping.
             request.extensions = {**request.extensions, "timeout": httpx2.Timeout(2.0).as_dict()}
@@ -319,13 +317,12 @@ async def _open_events(
     async with AsyncExitStack() as stack:
         for stream in (inbound, read, write, outbound):
             stack.callback(stream.close)
-        response = await stack.enter_async_context(
-            _stream(client, "GET", url, headers={"accept": "text/event-stream"})
+        events = await stack.enter_async_context(
+            sse_within_origin(client, url, max_event_size=max_event_bytes)
         )
-        response.raise_for_status()
+        events.response.raise_for_status()
         tg = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tg.cancel_scope.cancel)
-        events = httpx2.EventSource(response, max_event_size=max_event_bytes)
         target = await tg.start(_read_events, events, url, inbound)
         tg.start_soon(_post_messages, client, target, outbound, inbound.clone())
         yield read, write
@@ -338,10 +335,7 @@ async def _read_events(
     *,
     task_status: anyio.abc.TaskStatus[str],
 ) -> None:
-    """Deliver messages, and report the URL to post to once the server has sent it.
-
-    The connection ends if the stream breaks or an event is too long.
-    """
+    """Deliver messages, and report the URL to post to once the server has sent it."""
     announced = False
     async with inbound:
         async for event in events:
@@ -367,9 +361,10 @@ async def _post_messages(
         async for item in outbound:
             message = item.message
             body = message.model_dump(by_alias=True, mode="json", exclude_unset=True)
+            options = {"json": body, "timeout": 30.0}
             # The response arrives as an event. Messages are posted one by one to keep their order,
             # so a POST that is never acknowledged would block all later ones.
-            async with _stream(client, "POST", target, json=body, timeout=30.0) as response:
+            async with stream_within_origin(client, "POST", target, **options) as response:
                 # Some servers answer here instead of by an event.
                 data = await response.aread() if response.status_code != 202 else b""
             if not isinstance(message, JSONRPCRequest) or response.is_success and not data:
@@ -379,28 +374,3 @@ async def _post_messages(
             answer = decode_line(data)
             if isinstance(answer, JSONRPCResponse | JSONRPCError):
                 await inbound.send(SessionMessage(answer))
-
-
-@asynccontextmanager
-async def _stream(
-    client: CappedClient, method: str, url: str, **options: Any
-) -> AsyncGenerator[httpx2.Response, None]:
-    """Send a request; follow a few redirects of the same origin and method, as the SDK does."""
-    request = client.build_request(method, url, **options)
-    response = await client.send(request, stream=True, follow_redirects=False)
-    for _ in range(5):  # A trailing slash and a moved path need two redirects.
-        redirect = response.next_request
-        if redirect is None or not may_redirect(request, redirect):
-            break
-        await response.aclose()
-        request = redirect
-        response = await client.send(request, stream=True, follow_redirects=False)
-    try:
-        yield response
-    finally:
-        await response.aclose()
-
-
-def may_redirect(sent: httpx2.Request, redirect: httpx2.Request) -> bool:
-    same_user = redirect.url.userinfo in (b"", sent.url.userinfo)
-    return same_user and redirect.method == sent.method and same_origin(redirect.url, sent.url)

@@ -155,10 +155,7 @@ def reduce_page(page: Page) -> dict[str, Json]:
 
 
 def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
-    """Return the tools of a list's entries; of several with one name the first is used.
-
-    One warning per reason reports the entries that are left out.
-    """
+    """Return the tools of a list's entries; of several with one name the first is used."""
     tools: dict[str, Tool] = {}
     left = MAX_SCHEMAS_BYTES
     problems: defaultdict[str, list[str]] = defaultdict(list)
@@ -265,10 +262,7 @@ def _offer(entry: Mapping[str, Json], identity: str) -> dict[str, Json]:
 
 
 def suggestion(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) -> str:
-    """Return a hint for a failed request: similar names, or the arguments of an existing prompt.
-
-    It is empty for an existing resource.
-    """
+    """Return a hint for a failed request: similar names, or the arguments of an existing prompt."""
     identity = LISTS[kind].identity
     found = next((offer for offer in offers if offer[identity] == wanted), None)
     if found is not None and kind != "prompts":

@@ -289,17 +289,12 @@ def _challenge(response: httpx2.Response, scopes: str) -> httpx2.Response:
 
 @dataclass(frozen=True, kw_only=True)
 class LoginResult:
-    """A successful login.
-
-    Attributes:
-        notice: Why the tokens are not in a keyring.
-        end: Why the login cannot be renewed, and the remedy; empty if it can be renewed.
-    """
+    """A successful login."""
 
     scope: str
     place: Place
-    notice: str = ""
-    end: str = ""
+    notice: str = ""  # Why the tokens are not in a keyring.
+    end: str = ""  # Why the login cannot be renewed, and the remedy.
 
 
 async def log_in(
@@ -308,12 +303,8 @@ async def log_in(
     """Log in to a server and store the tokens.
 
     An authorization server may have lost a stored registration, and show the user an error instead
-    of redirecting. So if it refuses the registration, or no user logs in, the login starts once
-    more with a new registration.
-
-    Args:
-        seconds: How long the user may take for one address.
-        notice: Why a stored registration is not used.
+    of redirecting. So if it refuses the registration, or no user logs in for `seconds`, the login
+    starts once more with a new registration; `notice` tells the user why.
     """
     _check_address(spec)
     key, stored = key_of(spec), None
@@ -357,11 +348,7 @@ async def log_in(
 
 
 async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
-    """Remove a login, and revoke it at the authorization server if that is possible.
-
-    Returns:
-        Whether there was a login, and whether its authorization server revoked it.
-    """
+    """Remove a login; return whether there was one, and whether its server revoked it."""
     key = key_of(spec)
     revoked = False
     try:

@@ -23,11 +23,9 @@ class StartAdmission(Protocol):
 
     async def permit(self, spec: ServerSpec) -> None:
         """Check that a server may start, in the task that needs it; may ask the user."""
-        return
 
     async def start(self, spec: ServerSpec) -> None:
         """Check and record a start that happens next, in the connection's owner task."""
-        return
 
 
 class OpenAdmission(StartAdmission):
@@ -45,16 +43,11 @@ class PoolSettings:
     Attributes:
         on_tools_changed: Called with a server's name when its list of tools changed, or when its
             change notifications were lost; only if the list was requested before.
-        admission: Decides on each start and connection, and records it.
-        containers: Labels and removes the containers that servers run in.
-
-    Args:
         start_timeout: Longest start, and longest wait for one.
         start_patience: Longest start of a package runner, which may have to install the server.
         patient: Whether callers wait for `start_patience` too.
         idle_seconds: Time until an unused connection is closed. None means half an hour over HTTP,
             where many servers end an unused session, and never over stdio.
-        server_settings: Settings of single servers, by name.
     """
 
     _: KW_ONLY

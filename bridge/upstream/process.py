@@ -48,7 +48,7 @@ HAS_PROC = (PROC / "self" / "stat").exists()
 
 @dataclass(frozen=True)
 class ProcessStat:
-    """Fields of /proc/<pid>/stat for one process."""
+    """Fields of /proc/<pid>/stat."""
 
     pid: int
     state: str
@@ -60,14 +60,10 @@ class ProcessStat:
 
 @dataclass(frozen=True)
 class TreeProcess:
-    """A process of a tree, with an open descriptor so that no reused pid is signalled.
-
-    Attributes:
-        pidfd: None where the kernel has no pidfds.
-    """
+    """A process of a tree, with an open descriptor so that no reused pid is signalled."""
 
     pid: int
-    pidfd: int | None
+    pidfd: int | None  # None where the kernel has no pidfds.
 
     def send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -194,11 +190,7 @@ _EXISTENCE_SIGNAL = 0  # Signal 0 only checks whether a process exists.
 
 
 class Child:
-    """A running server process in a session of its own; its pipes are non-blocking descriptors.
-
-    Attributes:
-        tag: Identifies its processes in their environments.
-    """
+    """A running server process in a session of its own; `tag` marks all processes of its tree."""
 
     def __init__(self, popen: subprocess.Popen[bytes], tag: str) -> None:
         if popen.stdin is None or popen.stdout is None or popen.stderr is None:
@@ -243,7 +235,6 @@ class Child:
         await self._ended.wait()
 
     def describe_exit(self) -> str:
-        """Return how it ended, as in "exited with status 1"."""
         if not self.has_exited() or self._exit_code is None:
             return "closed its end of the connection"
         if self._exit_code >= 0:
@@ -262,8 +253,8 @@ class Child:
     async def stop(self) -> None:
         """Stop it and all processes that it started, within `STOP_SECONDS`.
 
-        Call it shielded from cancellation, while other tasks run `watch` and read its output. A
-        server that is blocked writing does not notice that its stdin is closed.
+        Call it shielded, while other tasks run `watch` and read its output: a server that is
+        blocked writing does not notice that its stdin is closed.
         """
         self.close_stdin()
         with anyio.move_on_after(2.0):  # As in the specification. Real servers take 10 to 500 ms.
@@ -324,12 +315,7 @@ class Child:
 
 
 def spawn(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str | None, tag: str) -> Child:
-    """Start a server's process. Synchronous, so that it cannot be cancelled after the spawn.
-
-    Raises:
-        OSError: The command or the directory cannot be used.
-        ValueError: An argument or a variable holds a NUL.
-    """
+    """Start a process, or raise OSError or ValueError. No cancellation can follow the spawn."""
     popen = subprocess.Popen(
         list(argv),
         stdin=subprocess.PIPE,

@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx2
 from mcp import MCPError
+from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth
 from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from bridge.model import Json, ServerSpec
@@ -25,8 +26,6 @@ from bridge.upstream.oauth import Login, sets_authorization
 from bridge.upstream.oauth_web import joined_scopes
 
 UNAUTHORIZED = frozenset({401, 403})
-
-_SCOPES = re.compile(r"\bscope=(?:\"([^\"]{0,4096})\"|([^\s,\"]{1,256}))", re.IGNORECASE)
 
 _KEY = f"mcp-code-bridge/{secrets.token_hex(16)}"
 """The secret member of an error's data that holds its `Refusal`."""
@@ -124,18 +123,17 @@ def refusal_of(
     response: httpx2.Response, spec: ServerSpec, login: Login | None, body: bytes = b""
 ) -> Refusal:
     """Return a response with an error status as a `Refusal`; the caller sets `own`."""
-    challenge = response.headers.get("www-authenticate", "")
-    insufficient_scope = response.status_code == httpx2.codes.FORBIDDEN and bool(
-        re.search(r"\berror=\"?insufficient_scope\b", challenge, flags=re.IGNORECASE)
-    )
-    scopes = _SCOPES.search(challenge) if insufficient_scope else None
+    forbidden = response.status_code == httpx2.codes.FORBIDDEN
+    problem = extract_field_from_www_auth(response, "error") if forbidden else None
+    insufficient_scope = problem == "insufficient_scope"
+    scopes = extract_scope_from_www_auth(response) if insufficient_scope else None
     return Refusal(
         status=response.status_code,
         text=excerpt(body),
         retry_after=_seconds(response.headers.get("retry-after", "")),
-        challenged="bearer" in challenge.lower(),
+        challenged="bearer" in response.headers.get("www-authenticate", "").lower(),
         insufficient_scope=insufficient_scope,
-        scope=joined_scopes(scopes[1] or scopes[2] or "") if scopes else "",
+        scope=joined_scopes(scopes or ""),
         sets_authorization=sets_authorization(spec),
         logged_in=login is not None and login.exists,
         login_problem=login.problem if login else "",

@@ -32,7 +32,6 @@ from bridge.guest.protocol import json_text
 from bridge.model import Json, Tool
 from bridge.offload import offload
 from bridge.upstream.client_features import (
-    Roots,
     answer_input_requests,
     current_caller,
     progress_callback,
@@ -68,9 +67,6 @@ Method = (
     | ListMethod
     | TaskMethod
 )
-
-Ask = Callable[[TaskMethod, dict[str, Json]], Awaitable[dict[str, Json]]]
-"""Sends a request about a task, within the remaining time of the call."""
 
 LAST_RESERVED = -32000
 """JSON-RPC's codes up to this one reject a request, but a task shows that it was accepted."""
@@ -226,9 +222,7 @@ async def send(connection: Connection, call: PendingRequest) -> dict[str, Json]:
     if not is_call:
         return answer
     if answer.get("resultType") == "task" or "task" in answer:
-        ask = partial(_ask_about_task, connection, call, begun)
-        name, roots = connection.spec.name, connection.roots
-        answer = await await_task(name, call.what, answer, ask, roots=roots)
+        answer = await _await_task(connection, call, begun, answer)
     return await offload(answer, partial(parse_result, answer))
 
 
@@ -239,6 +233,7 @@ async def _ask_about_task(
     method: TaskMethod,
     params: dict[str, Json],
 ) -> dict[str, Json]:
+    """Send a request about a task, within the remaining time of the call."""
     left = max(0.0, begun + call.seconds - _caller_time())
     if method == "tasks/cancel":
         left = 2.0
@@ -411,8 +406,8 @@ def task_required_tools(entries: Sequence[Json]) -> frozenset[str]:
     )
 
 
-async def await_task(
-    server: str, what: str, answer: dict[str, Json], ask: Ask, *, roots: Roots = ()
+async def _await_task(
+    connection: Connection, call: PendingRequest, begun: float, answer: dict[str, Json]
 ) -> dict[str, Json]:
     """Return the result of a call, after waiting if the response is a task."""
     extended = answer.get("resultType") == "task"
@@ -421,13 +416,15 @@ async def await_task(
     if not isinstance(task, Mapping) or (not extended and "content" in answer):
         return answer
     if not isinstance(number, str) or not 0 < len(number) <= 1024:
-        msg = f"Server {server!r}, {what}: it answered with a task that has no usable id."
-        raise ToolCallError(msg, server=server, rpc_code=INTERNAL_ERROR)
+        name = connection.spec.name
+        msg = f"Server {name!r}, {call.what}: it answered with a task that has no usable id."
+        raise ToolCallError(msg, server=name, rpc_code=INTERNAL_ERROR)
     about: dict[str, Json] = {"taskId": number}
+    ask = partial(_ask_about_task, connection, call, begun)
     try:
         if not extended:
             return await ask("tasks/result", about)
-        return await _poll(server, what, dict(task), about, ask, roots)
+        return await _poll(connection, call.what, dict(task), about, ask)
     except (anyio.get_cancelled_exc_class(), CallTimeoutError, CannotAskError) as error:
         if isinstance(error, UpstreamError):
             error.doubtful = True
@@ -444,8 +441,13 @@ async def await_task(
 
 
 async def _poll(
-    server: str, what: str, task: Mapping[str, Json], about: dict[str, Json], ask: Ask, roots: Roots
+    connection: Connection,
+    what: str,
+    task: Mapping[str, Json],
+    about: dict[str, Json],
+    ask: Callable[[TaskMethod, dict[str, Json]], Awaitable[dict[str, Json]]],
 ) -> dict[str, Json]:
+    server = connection.spec.name
     answered: set[str] = set()
     pause = 0.1
     while True:
@@ -459,7 +461,7 @@ async def _poll(
         if isinstance(wanted, Mapping):
             new = {key: wanted[key] for key in wanted if key not in answered}
             if new:
-                answers = await answer_input_requests(server, what, new, roots)
+                answers = await answer_input_requests(server, what, new, connection.roots)
                 answered.update(new)
                 await ask("tasks/update", {**about, "inputResponses": answers})
         given = task.get("pollIntervalMs")

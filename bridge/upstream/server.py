@@ -126,12 +126,10 @@ class ServerState:
 
     Attributes:
         state: "idle" before the first use and after an idle close; "failed" or "login required"
-            after a failed start or a broken connection, until the next request; "closed" then.
+            after a failed start or a broken connection, until the next request.
         line: The last stderr line of its process, while it starts.
-        tool_count: None until its tools have been listed.
         server_info: Its `name` and `version`, the `protocol` revision in use, `about` (its
             introduction), and `changes`: "tools" if it announces changes of its tools.
-        restarts: Connections made after the first.
     """
 
     server: str
@@ -245,10 +243,7 @@ class UpstreamServer:
             return
 
     async def tools(self, *, refresh: bool = False, patient: bool = False) -> tuple[Tool, ...]:
-        """Return its tools, from the cache until the server announces a change.
-
-        This does not start a server that was closed as idle; its next connection lists again.
-        """
+        """Return its tools, cached until the server announces a change or connects again."""
         kept = self._tools
         if (
             kept is not None
@@ -290,10 +285,7 @@ class UpstreamServer:
     ) -> Answer:
         """Make a request, and once more for each reason of `_AGAIN` that allows it.
 
-        Args:
-            lists: Whether the request has no effect.
-            patient: Whether to wait until a start succeeds or fails.
-            share_roots: Whether the server gets the client's roots first, if it asks for them.
+        A request that `lists` has no effect. A `patient` one waits until a start succeeds or fails.
         """
         met: set[Reason] = set()
         while True:
@@ -367,10 +359,7 @@ class UpstreamServer:
         return result
 
     async def request(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
-        """Read a resource, get a prompt or complete an argument; return the server's own result.
-
-        An error about a resource or a prompt suggests similar names.
-        """
+        """Read a resource, get a prompt or complete an argument; return the server's own result."""
         kind = KINDS.get(method)
         subject = params[LISTS[kind].identity] if kind else params["argument"]["name"]
         what = f"{kind.removesuffix('s') if kind else 'completion of'} {subject!r:.300}"
@@ -428,10 +417,7 @@ class UpstreamServer:
             yield connection
 
     async def _share_roots(self, connection: Connection) -> None:
-        """Give the client's roots to a server that asks for them, before its next call.
-
-        A server asks when it starts, perhaps for no client, and again when the roots change.
-        """
+        """Give the client's roots to a server that asked for them at its start, before its call."""
         client = connection.client if connection.roots is None and current_caller() else None
         if client is None or connection.modern:
             return

@@ -160,7 +160,6 @@ class TokenStore:
         return await self.save_in_keyring(key, record)
 
     async def save_in_keyring(self, key: Key, record: TokenRecord) -> tuple[Place, str]:
-        """Store a login in the keyring if possible, else in its file; see `save`."""
         text = _STORED_LOGIN.dump_json(_stored_login(key, "keyring", record)).decode()
 
         def write(backend: KeyringBackend) -> None:
@@ -222,18 +221,13 @@ class TokenStore:
             os.close(descriptor)
 
     async def _ask_holder(self, ask: Callable[[KeyringBackend], Result]) -> Result:
-        """Ask the keyring about a login that only the keyring has."""
         try:
             return await self._ask(ask)
         except TokenStoreError as error:
             raise TokenStoreError(f"it is in the system's keyring, and {error}") from None
 
     async def _ask(self, ask: Callable[[KeyringBackend], Result]) -> Result:
-        """Ask the keyring, within the timeout.
-
-        It does not use anyio's threads, for which the interpreter waits at its end: a keyring that
-        hangs would block it.
-        """
+        """Ask the keyring, within the timeout, in a thread that may hang at the bridge's end."""
         pending[:] = [each for each in pending if not each.done()]
         if pending:
             raise TokenStoreError("it has not finished an earlier operation")

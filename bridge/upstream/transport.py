@@ -20,7 +20,6 @@ class Endpoint:
         direct: Sends requests past the SDK's session, over stdio; None before `open`.
         refusal: The last HTTP response that was an error.
         on_login: Receives the address at which a starting server waits for its user to log in.
-        pid: The server's process, over stdio.
     """
 
     transport: TransportName
