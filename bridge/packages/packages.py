@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 INSIDE = "/packages"  # Their directory in a sandbox.
-SETTINGS_FILE = "config.toml"  # For errors: programs may see them, so they name no host path.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,16 +93,14 @@ class Packages:
         if not wanted and not python:
             return NOTHING
         resolver = self._resolver_for(wanted)
-        from bridge.packages.requirements import refused_python
+        from bridge.packages.requirements import check_python
 
         async with self._looking:
             if self._target is None:
                 facts, listed = await self._sandboxes.facts()
                 self._target = target_of(facts), installed_in(listed)
             target, installed = self._target
-        refusal = refused_python(python, target.version)
-        if refusal is not None:
-            raise refusal
+        check_python(python, target.version)
         if resolver is None:
             return PackageSet(target=target)
         tree, lock = await resolver.provide(
@@ -146,14 +143,12 @@ class Packages:
             raise PackageRefusedError(message, remedy=remedy)
         from bridge.packages.requirements import check_wanted
 
-        check_wanted(wanted, settings.dependencies.allow, SETTINGS_FILE)
+        check_wanted(wanted, settings.dependencies.allow)
         if self._resolver is None:
             from bridge.packages.uv import Resolver
 
             store, environ = store_of(settings), settings.environ
-            self._resolver = Resolver(
-                settings.dependencies, self._directory, store, environ, SETTINGS_FILE
-            )
+            self._resolver = Resolver(settings.dependencies, self._directory, store, environ)
         return self._resolver
 
     def check(self, packages: PackageSet, facts: Mapping[str, Any]) -> None:

@@ -45,6 +45,7 @@ MAX_SAID = 64 * 1024  # Bytes kept from the end of uv's output, which may quote 
 READ_BYTES = 64 * 1024 * 1024  # An index may send any amount of metadata.
 
 Say = Callable[[str], Awaitable[None]]  # Reports progress to the user.
+Find = Callable[["Uv"], Awaitable[tuple[Locked, ...]]]
 
 # Variables of the bridge that uv always gets: network settings.
 _NETWORK = (
@@ -349,8 +350,6 @@ logger = logging.getLogger(__name__)
 
 _DAY = 24 * 3600.0
 
-Find = Callable[[Uv], Awaitable[tuple[Locked, ...]]]
-
 
 @dataclass
 class Resolver:
@@ -358,7 +357,6 @@ class Resolver:
     directory: Path
     store: Store
     environ: Mapping[str, str]  # The bridge's own, for the network and uv.
-    place: str  # The settings file, for errors.
     executable: str = ""  # Replaces the uv of this machine.
     # By set: one of several concurrent runs resolves it.
     _finding: WeakValueDictionary[str, anyio.Lock] = field(default_factory=WeakValueDictionary)
@@ -373,7 +371,7 @@ class Resolver:
         pins: Sequence[str] = (),
     ) -> tuple[Path | None, Lock]:
         """Return a directory of the requested packages, and its lock; None for no packages."""
-        check_wanted(wanted, self.dependencies.allow, self.place)
+        check_wanted(wanted, self.dependencies.allow)
         texts = [one.text for one in wanted]
         index = self.dependencies.index.rpartition("@")[2]
         around = [*pins, *(f"{one.name}=={one.version}" for one in installed)]

@@ -21,12 +21,6 @@ import anyio
 from mcp import types
 from mcp.client.session import ClientRequestContext
 from mcp.shared.dispatcher import ProgressFnT
-from mcp_types.jsonrpc import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    URL_ELICITATION_REQUIRED,
-)
 from opentelemetry.context import Context, attach, detach
 from pydantic import BaseModel, ValidationError
 
@@ -75,7 +69,7 @@ async def resolve_input(
         f"Server {server!r}, {what}: it still asks for input after {MAX_ROUNDS} rounds, or "
         "asks in a way that cannot be understood."
     )
-    raise ToolCallError(msg, server=server, rpc_code=INVALID_REQUEST)
+    raise ToolCallError(msg, server=server, rpc_code=types.INVALID_REQUEST)
 
 
 async def complete_url_elicitations(server: str, what: str, refusal: ToolCallError) -> bool:
@@ -85,7 +79,11 @@ async def complete_url_elicitations(server: str, what: str, refusal: ToolCallErr
     """
     data = refusal.data
     listed = data.get("elicitations") if isinstance(data, dict) else None
-    if refusal.rpc_code != URL_ELICITATION_REQUIRED or not isinstance(listed, list) or not listed:
+    if (
+        refusal.rpc_code != types.URL_ELICITATION_REQUIRED
+        or not isinstance(listed, list)
+        or not listed
+    ):
         return False
     wanted = {
         str(number): {"method": "elicitation/create", "params": {**each, "mode": "url"}}
@@ -107,7 +105,7 @@ async def answer_input_requests(
     """Answer all input requests concurrently; the first that fails cancels the others."""
     if len(wanted) > MAX_QUESTIONS:
         msg = f"Server {server!r}, {what}: it asks {len(wanted)} questions at once."
-        raise ToolCallError(msg, server=server, rpc_code=INVALID_REQUEST)
+        raise ToolCallError(msg, server=server, rpc_code=types.INVALID_REQUEST)
     caller = current_caller()
     answers: dict[str, Json] = {}
     failures: list[CannotAskError] = []
@@ -401,7 +399,7 @@ class Callers:
                 count = counted(self._refused, "refusal")
                 logger.info("server %r: request refused (%s): %s", self._server, count, error)
             # Code of a missing client capability, whose text most servers report.
-            return types.ErrorData(code=METHOD_NOT_FOUND, message=str(error))
+            return types.ErrorData(code=types.METHOD_NOT_FOUND, message=str(error))
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         caller = self._attribute()
@@ -468,4 +466,6 @@ def _read(
         return model.model_validate(answer, by_name=False)
     except ValidationError as error:
         logger.warning("a client's answer has an unusual shape: %s", error)
-        return types.ErrorData(code=INTERNAL_ERROR, message="The client's answer cannot be read.")
+        return types.ErrorData(
+            code=types.INTERNAL_ERROR, message="The client's answer cannot be read."
+        )

@@ -25,7 +25,6 @@ from mcp.client.subscriptions import (
     listen,
 )
 from mcp.shared.exceptions import MCPError
-from mcp_types.jsonrpc import CONNECTION_CLOSED, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge import __version__
@@ -38,7 +37,7 @@ from bridge.upstream.failure import login_at, reason, start_error, start_timeout
 from bridge.upstream.handshake import RecordingDispatcher, negotiate_version
 from bridge.upstream.pool_settings import PoolSettings
 from bridge.upstream.process import installs_packages
-from bridge.upstream.refusal import Refusal
+from bridge.upstream.transport import Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ FAILURE_SECONDS = 60.0
 """Time in which callers do not wait for a server again after a start that took too long. Callers
 that can do without the server do not wait after any failure."""
 
-_OF_PROXIES = (CONNECTION_CLOSED, REQUEST_TIMEOUT)
+_OF_PROXIES = (types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT)
 """Codes with which a stdio proxy reports that its own server is gone."""
 
 PROBE_SECONDS = 10.0
@@ -382,7 +381,7 @@ class Connection:
                 await client.list_tools()
         except Exception as error:
             logger.debug("server %r: error from the probe: %r", self.spec.name, error)
-            return isinstance(error, MCPError) and error.code == METHOD_NOT_FOUND
+            return isinstance(error, MCPError) and error.code == types.METHOD_NOT_FOUND
         return True
 
     async def _subscribe(self, client: ClientSession, announced: list[ListName]) -> None:

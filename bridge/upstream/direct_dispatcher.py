@@ -20,7 +20,6 @@ from contextlib import suppress
 import anyio
 import anyio.lowlevel
 from mcp import MCPError, types
-from mcp_types.jsonrpc import CONNECTION_CLOSED
 from opentelemetry.propagate import inject
 
 from bridge.model import Json
@@ -112,7 +111,7 @@ class LineWriter:
 FIRST_ID = 1_000_000_000
 """The SDK counts from 1. A billion ids below 2**31 remain for one connection."""
 
-_CLOSED = types.ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
+_CLOSED = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
 """The SDK's text, by which `failure.is_lost` recognizes it."""
 
 NEVER_SENT = object()

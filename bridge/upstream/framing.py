@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcp import types
-from mcp_types.jsonrpc import INTERNAL_ERROR, PARSE_ERROR
 from pydantic_core import from_json, to_json
 
 from bridge.guest.protocol.wire import count_values
@@ -129,12 +128,12 @@ def repair_response(document: Json, answers: int | str | None = None) -> dict[st
         if type(code) is int and isinstance(message, str):
             return {**head, "error": error}
         text = message if isinstance(message, str) else _as_text(error)
-        number = code if type(code) is int else INTERNAL_ERROR
+        number = code if type(code) is int else types.INTERNAL_ERROR
         return {**head, "error": {"code": number, "message": text, "data": fields.get("data")}}
     if "result" not in document:
         if "jsonrpc" not in document:
             return None
-        return {**head, "error": {"code": PARSE_ERROR, "message": NO_MESSAGE}}
+        return {**head, "error": {"code": types.PARSE_ERROR, "message": NO_MESSAGE}}
     result = document["result"]
     return {**head, "result": result if isinstance(result, dict) else {RAW: result}}
 
@@ -476,7 +475,7 @@ def _parse_error(
 
 
 def _error(answered: int | str, message: str, data: TooLarge | None = None) -> types.JSONRPCError:
-    error = types.ErrorData(code=PARSE_ERROR, message=message, data=data)
+    error = types.ErrorData(code=types.PARSE_ERROR, message=message, data=data)
     return types.JSONRPCError(jsonrpc="2.0", id=answered, error=error)
 
 

@@ -14,20 +14,17 @@ from functools import partial
 from typing import Any
 
 import anyio
-from mcp import ClientSession, MCPError
+from mcp import ClientSession, MCPError, types
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
-from mcp.types import PROTOCOL_VERSION_META_KEY, RequestId
-from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from bridge.model import Json, ProtocolMode
 from bridge.offload import offload
 from bridge.upstream.listing import reduce_page
-from bridge.upstream.refusal import refusal_in
-from bridge.upstream.transport import Endpoint
+from bridge.upstream.transport import Endpoint, refusal_in
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +68,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         """Return the `_meta` of each request, from `server/discover`; {} before 2026-07-28."""
         if version not in MODERN_PROTOCOL_VERSIONS:
             return {}
-        return {**self._discovered, PROTOCOL_VERSION_META_KEY: version}
+        return {**self._discovered, types.PROTOCOL_VERSION_META_KEY: version}
 
     async def _dispatch_request(self, *args: Any) -> None:
         if self._open_requests >= MAX_OPEN_REQUESTS and not self._flooded:
@@ -94,7 +91,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         params: Mapping[str, Any] | None,
         opts: CallOptions | None = None,
         *,
-        _related_request_id: RequestId | None = None,
+        _related_request_id: types.RequestId | None = None,
     ) -> dict[str, Any]:
         """Send a request and add its result to `raw_results`, if that is set."""
         if method == "server/discover" and params is not None:
@@ -160,7 +157,7 @@ async def negotiate_version(
                 return
         except MCPError as error:
             # None of the revisions that the server lists may have `initialize`.
-            data = error.data if error.code == UNSUPPORTED_PROTOCOL_VERSION else None
+            data = error.data if error.code == types.UNSUPPORTED_PROTOCOL_VERSION else None
             supported = data.get("supported") if isinstance(data, Mapping) else None
             listed = set(map(str, supported)) if isinstance(supported, list) else None
             refusal, _ = refusal_in(error)
@@ -173,7 +170,7 @@ async def negotiate_version(
     try:
         await client.initialize()
     except MCPError as error:
-        unsupported = error.code == UNSUPPORTED_PROTOCOL_VERSION
+        unsupported = error.code == types.UNSUPPORTED_PROTOCOL_VERSION
         if mode == "legacy" or (endpoint.transport != "stdio" and not unsupported):
             raise
         # The error of `initialize` explains more than that of `server/discover`.

@@ -11,7 +11,7 @@ import logging
 import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,19 +28,11 @@ from mcp.types import JSONRPCError, JSONRPCRequest, JSONRPCResponse, RequestId
 from bridge.clock import current_time
 from bridge.model import ServerSpec
 from bridge.offload import LARGE, offload
+from bridge.upstream import framing
 from bridge.upstream.failure import reason
-from bridge.upstream.framing import (
-    Noise,
-    decode_line,
-    has_too_many_values,
-    message_id,
-    repair_body,
-    split_batch,
-)
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_web import WebClient, is_loopback, same_origin
-from bridge.upstream.refusal import UNAUTHORIZED, Refusal, own_error, refusal_of
-from bridge.upstream.transport import Endpoint
+from bridge.upstream.transport import UNAUTHORIZED, Endpoint, Refusal, own_error, refusal_of
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +103,7 @@ class _CappedStream(_PlainStream):
             return
         whole = bytes(body)
         await _check_values(whole, httpx2.StreamError, "body")
-        yield await offload(whole, partial(repair_body, whole, self.answers))
+        yield await offload(whole, partial(framing.repair_body, whole, self.answers))
 
 
 class _EventStream(_PlainStream):
@@ -119,10 +111,10 @@ class _EventStream(_PlainStream):
 
     def _repair(self, match: re.Match[bytes]) -> bytes:
         """Return an event's data with its messages in JSON-RPC's form, an event for each."""
-        messages = split_batch(match[1])
+        messages = framing.split_batch(match[1])
         if messages is None:
-            return b"data: " + repair_body(match[1], self.answers)
-        return b"\n\n".join(b"data: " + repair_body(message) for message in messages)
+            return b"data: " + framing.repair_body(match[1], self.answers)
+        return b"\n\n".join(b"data: " + framing.repair_body(message) for message in messages)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         waiting = bytearray()
@@ -146,7 +138,7 @@ class _EventStream(_PlainStream):
 
 
 async def _check_values(data: bytes, kind: type[Exception], what: str) -> None:
-    count = partial(has_too_many_values, data, MAX_BODY_VALUES)
+    count = partial(framing.has_too_many_values, data, MAX_BODY_VALUES)
     if len(data) > LARGE and await offload(data, count):
         raise kind(f"The {what} exceeded the {MAX_BODY_VALUES} value limit.")
 
@@ -176,7 +168,11 @@ class CappedClient(WebClient):
         if request.method == "DELETE":
             # It ends a session, perhaps while the bridge is stopping.
             request.extensions = {**request.extensions, "timeout": httpx2.Timeout(2.0).as_dict()}
-        answers = message_id(request.content, request.content) if request.method == "POST" else None
+        answers = (
+            framing.message_id(request.content, request.content)
+            if request.method == "POST"
+            else None
+        )
         try:
             response = await self._send_authorized(request, **options)
         except httpx2.TransportError as error:
@@ -314,18 +310,21 @@ async def _open_events(
 ) -> AsyncGenerator[tuple[Any, Any], None]:
     inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, outbound = anyio.create_memory_object_stream[SessionMessage](0)
-    async with AsyncExitStack() as stack:
-        for stream in (inbound, read, write, outbound):
-            stack.callback(stream.close)
-        events = await stack.enter_async_context(
-            sse_within_origin(client, url, max_event_size=max_event_bytes)
-        )
+    async with (
+        inbound,
+        read,
+        write,
+        outbound,
+        sse_within_origin(client, url, max_event_size=max_event_bytes) as events,
+        anyio.create_task_group() as tg,
+    ):
         events.response.raise_for_status()
-        tg = await stack.enter_async_context(anyio.create_task_group())
-        stack.callback(tg.cancel_scope.cancel)
         target = await tg.start(_read_events, events, url, inbound)
         tg.start_soon(_post_messages, client, target, outbound, inbound.clone())
-        yield read, write
+        try:
+            yield read, write
+        finally:
+            tg.cancel_scope.cancel()
 
 
 async def _read_events(
@@ -346,8 +345,8 @@ async def _read_events(
                     raise httpx2.RemoteProtocolError(msg)
                 task_status.started(str(target))
             elif event.event == "message" and event.data:
-                decoded = decode_line(event.data.encode())
-                if isinstance(decoded, Noise):
+                decoded = framing.decode_line(event.data.encode())
+                if isinstance(decoded, framing.Noise):
                     logger.warning("an event that is no message was skipped: %r", decoded.preview)
                 elif decoded is not None:
                     await inbound.send(SessionMessage(decoded))
@@ -371,6 +370,6 @@ async def _post_messages(
                 continue
             if response.is_redirect:
                 data = Refusal(status=response.status_code).answer(message.id)
-            answer = decode_line(data)
+            answer = framing.decode_line(data)
             if isinstance(answer, JSONRPCResponse | JSONRPCError):
                 await inbound.send(SessionMessage(answer))

@@ -230,9 +230,7 @@ def shorten(text: str) -> str:
 
 
 def error_name(response: httpx2.Response) -> str:
-    document: Any = None
-    with suppress(ValueError, RecursionError, httpx2.StreamError):
-        document = json.loads(response.content)
+    document = read_document(response)
     return safe_error_name(document.get("error") if isinstance(document, dict) else None)
 
 

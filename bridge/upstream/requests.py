@@ -20,9 +20,7 @@ from functools import partial
 from typing import Any, Literal
 
 import anyio
-from mcp import MCPError
-from mcp.types import LOG_LEVEL_META_KEY, PaginatedRequestParams, Request
-from mcp_types.jsonrpc import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp import MCPError, types
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
@@ -31,6 +29,7 @@ from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError, Upstr
 from bridge.guest.protocol import json_text
 from bridge.model import Json, Tool
 from bridge.offload import offload
+from bridge.upstream import listing
 from bridge.upstream.client_features import (
     answer_input_requests,
     current_caller,
@@ -42,18 +41,7 @@ from bridge.upstream.direct_dispatcher import NEVER_SENT
 from bridge.upstream.failure import LIST_PREFIX, call_error, is_lost, lost_error, unauthorized_error
 from bridge.upstream.framing import parse_result
 from bridge.upstream.handshake import raw_results
-from bridge.upstream.listing import (
-    LISTS,
-    Kind,
-    ListMethod,
-    cache_seconds,
-    is_for_models,
-    parse_offers,
-    parse_tools,
-    read_all_pages,
-    valid_name,
-)
-from bridge.upstream.refusal import UNAUTHORIZED, refusal_in
+from bridge.upstream.transport import UNAUTHORIZED, refusal_in
 
 logger = logging.getLogger(__name__)
 
@@ -64,20 +52,20 @@ TaskMethod = Literal["tasks/get", "tasks/result", "tasks/update", "tasks/cancel"
 
 Method = (
     Literal["tools/call", "tools/list", "resources/read", "prompts/get", "completion/complete"]
-    | ListMethod
+    | listing.ListMethod
     | TaskMethod
 )
 
 LAST_RESERVED = -32000
 """JSON-RPC's codes up to this one reject a request, but a task shows that it was accepted."""
 
-KINDS: Mapping[Method, Kind] = {"resources/read": "resources", "prompts/get": "prompts"}
+KINDS: Mapping[Method, listing.Kind] = {"resources/read": "resources", "prompts/get": "prompts"}
 
 Reason = Literal["", "connection lost", "session unknown", "session lost", "headers", "addresses"]
 """Why a failed request may be repeated; see `server.py`. Empty if it may not."""
 
 
-class TaskRequest(Request[dict[str, Any], TaskMethod]):
+class TaskRequest(types.Request[dict[str, Any], TaskMethod]):
     """A request about a task; over HTTP its `taskId` is also in the `Mcp-Name` header."""
 
     name_param = "taskId"
@@ -113,16 +101,16 @@ class PendingRequest:
             params = b"%b,%b" % (params[:-1], _encoded(extras).encode()[1:])
         return params
 
-    def for_session(self, *, modern: bool) -> Request[Any, Any]:
+    def for_session(self, *, modern: bool) -> types.Request[Any, Any]:
         params, caller = dict(self.arguments), current_caller()
         if self.method == "tools/call":
             params = {"name": self.tool, "arguments": params}
         params |= self._extras()
         # Before 2026-07-28 the level is set by `logging/setLevel`, not in each request.
         if caller is not None and caller.log_level and modern:
-            params["_meta"] = {LOG_LEVEL_META_KEY: caller.log_level}
+            params["_meta"] = {types.LOG_LEVEL_META_KEY: caller.log_level}
         of_task = self.method.startswith("tasks/")
-        kind: type[Request[Any, Any]] = TaskRequest if of_task else Request[Any, Any]
+        kind: type[types.Request[Any, Any]] = TaskRequest if of_task else types.Request[Any, Any]
         return kind(method=self.method, params=params)
 
     def _extras(self) -> dict[str, Json]:
@@ -174,7 +162,7 @@ def _unsendable(
     return ToolCallError(
         f"Server {server!r}, {what}: the arguments cannot be sent as JSON: {error}",
         server=server,
-        rpc_code=INVALID_PARAMS,
+        rpc_code=types.INVALID_PARAMS,
         doubtful=doubtful,
     )
 
@@ -253,7 +241,7 @@ async def _ask_about_task(
 
 def _lack_error(connection: Connection, what: str) -> ToolCallError:
     name = connection.spec.name
-    return ToolCallError(f"Server {name!r} {what}.", server=name, rpc_code=METHOD_NOT_FOUND)
+    return ToolCallError(f"Server {name!r} {what}.", server=name, rpc_code=types.METHOD_NOT_FOUND)
 
 
 async def await_update(connection: Connection, uri: str, seconds: float) -> None:
@@ -277,7 +265,7 @@ async def _send_by_session(connection: Connection, call: PendingRequest) -> dict
     try:
         with time_limit(call.seconds) as limit:
             if call.method == "tools/list":
-                page = PaginatedRequestParams(**call.arguments) if call.arguments else None
+                page = types.PaginatedRequestParams(**call.arguments) if call.arguments else None
                 kept = {tool.name for tool in (await client.list_tools(params=page)).tools}
             else:
                 caller = current_caller()
@@ -293,7 +281,7 @@ async def _send_by_session(connection: Connection, call: PendingRequest) -> dict
         raise TimeoutError
     answer = answers[-1]
     if kept and isinstance(answer.get("tools"), list):
-        answer["tools"] = [e for e in answer["tools"] if valid_name(e) in kept]
+        answer["tools"] = [e for e in answer["tools"] if listing.valid_name(e) in kept]
     return answer
 
 
@@ -306,15 +294,15 @@ async def list_tools(connection: Connection) -> tuple[tuple[Tool, ...], float]:
 
     async def fetch(params: dict[str, Json], seconds: float) -> Mapping[str, Json]:
         nonlocal fresh
-        listing = prepare(name, "tools/list", f"{LIST_PREFIX}tools", "", params, seconds)
-        page = await send(connection, listing)
+        request = prepare(name, "tools/list", f"{LIST_PREFIX}tools", "", params, seconds)
+        page = await send(connection, request)
         if connection.modern:
             announced = connection.declares("tools", "list_changed")
-            fresh = min(fresh, cache_seconds(page, announced=announced))
+            fresh = min(fresh, listing.cache_seconds(page, announced=announced))
         return page
 
     try:
-        entries = await read_all_pages(name, fetch, connection.call_timeout)
+        entries = await listing.read_all_pages(name, fetch, connection.call_timeout)
     except CallTimeoutError:
         # A list is cheap, so a server that sends nothing at all hangs.
         if connection.endpoint.last_heard < begun:
@@ -322,14 +310,14 @@ async def list_tools(connection: Connection) -> tuple[tuple[Tool, ...], float]:
         raise
     connection.task_required = task_required_tools(entries)
     connection.view_only = frozenset(
-        valid_name(entry) or "" for entry in entries if not is_for_models(entry)
+        listing.valid_name(entry) or "" for entry in entries if not listing.is_for_models(entry)
     )
-    return await offload(entries, partial(parse_tools, name, entries)), fresh
+    return await offload(entries, partial(listing.parse_tools, name, entries)), fresh
 
 
-async def list_offers(connection: Connection, kind: Kind) -> tuple[dict[str, Json], ...]:
+async def list_offers(connection: Connection, kind: listing.Kind) -> tuple[dict[str, Json], ...]:
     """Return the server's resources, resource templates or prompts; () without the capability."""
-    listed, name = LISTS[kind], connection.spec.name
+    listed, name = listing.LISTS[kind], connection.spec.name
     if not connection.declares(listed.capability):
         return ()
 
@@ -338,8 +326,8 @@ async def list_offers(connection: Connection, kind: Kind) -> tuple[dict[str, Jso
         what = f"{LIST_PREFIX}{listed.words}"
         return await send(connection, prepare(name, listed.method, what, "", params, seconds))
 
-    entries = await read_all_pages(name, fetch, connection.call_timeout, listed.key)
-    return await offload(entries, partial(parse_offers, name, kind, entries))
+    entries = await listing.read_all_pages(name, fetch, connection.call_timeout, listed.key)
+    return await offload(entries, partial(listing.parse_offers, name, kind, entries))
 
 
 def _timed_out(connection: Connection, call: PendingRequest, begun: float) -> CallTimeoutError:
@@ -375,7 +363,7 @@ async def translate(
         return "session unknown", lost_error(connection.spec.name, text)
     if refusal is not None and refusal.status in UNAUTHORIZED:
         return "", unauthorized_error(connection.spec, refusal)
-    unseen = error.code == HEADER_MISMATCH and connection.direct is None
+    unseen = error.code == types.HEADER_MISMATCH and connection.direct is None
     return "headers" if unseen else "", failure
 
 
@@ -418,7 +406,7 @@ async def _await_task(
     if not isinstance(number, str) or not 0 < len(number) <= 1024:
         name = connection.spec.name
         msg = f"Server {name!r}, {call.what}: it answered with a task that has no usable id."
-        raise ToolCallError(msg, server=name, rpc_code=INTERNAL_ERROR)
+        raise ToolCallError(msg, server=name, rpc_code=types.INTERNAL_ERROR)
     about: dict[str, Json] = {"taskId": number}
     ask = partial(_ask_about_task, connection, call, begun)
     try:
@@ -436,7 +424,9 @@ async def _await_task(
     except UpstreamError as error:
         # Unless the tool itself failed, its effect is unknown.
         code = error.rpc_code if isinstance(error, ToolCallError) else LAST_RESERVED
-        error.doubtful = error.doubtful or not (code == INTERNAL_ERROR or code > LAST_RESERVED)
+        error.doubtful = error.doubtful or not (
+            code == types.INTERNAL_ERROR or code > LAST_RESERVED
+        )
         raise
 
 
@@ -483,6 +473,6 @@ def _failure(server: str, what: str, task: Mapping[str, Json]) -> ToolCallError:
     return ToolCallError(
         msg,
         server=server,
-        rpc_code=code if isinstance(code, int) else INTERNAL_ERROR,
+        rpc_code=code if isinstance(code, int) else types.INTERNAL_ERROR,
         data=found.get("data"),
     )

@@ -28,6 +28,7 @@ from bridge.errors import (
     UpstreamError,
 )
 from bridge.model import Json, ServerSpec, Tool
+from bridge.upstream import requests
 from bridge.upstream.client_features import (
     INPUT_REQUIRED,
     complete_url_elicitations,
@@ -38,18 +39,6 @@ from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName
 from bridge.upstream.failure import LIST_PREFIX, lost_error
 from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
 from bridge.upstream.pool_settings import PoolSettings
-from bridge.upstream.requests import (
-    KINDS,
-    Method,
-    PendingRequest,
-    Reason,
-    await_update,
-    list_offers,
-    list_tools,
-    prepare,
-    send,
-    translate,
-)
 
 MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever servers are listed.
 
@@ -101,7 +90,7 @@ def explain_missing_roots(result: dict[str, Json]) -> None:
             values |= {name: said for name, value in values.items() if value == text}
 
 
-_AGAIN: Mapping[Reason, tuple[bool, bool]] = {
+_AGAIN: Mapping[requests.Reason, tuple[bool, bool]] = {
     "": (False, False),
     # A call may have had its effect.
     "connection lost": (True, False),
@@ -154,7 +143,7 @@ class UpstreamServer:
         self.spec = spec
         self._pool, self._start_task = pool, start_task
         self.call_timeout = spec.call_timeout or pool.call_timeout
-        self._prepare = partial(prepare, spec.name, max_bytes=pool.max_message_bytes)
+        self._prepare = partial(requests.prepare, spec.name, max_bytes=pool.max_message_bytes)
         self._permitting = anyio.Lock()
         self._sharing = anyio.Lock()
         self._connection: Connection | None = None
@@ -267,7 +256,7 @@ class UpstreamServer:
 
     async def _list_offers(self, kind: Kind, connection: Connection) -> tuple[dict[str, Json], ...]:
         before = self._offer_changes
-        found = await list_offers(connection, kind)
+        found = await requests.list_offers(connection, kind)
         announced = connection.declares(LISTS[kind].capability, "list_changed")
         cacheable = connection.cacheable and connection.usable and announced
         if cacheable and before == self._offer_changes:
@@ -287,16 +276,16 @@ class UpstreamServer:
 
         A request that `lists` has no effect. A `patient` one waits until a start succeeds or fails.
         """
-        met: set[Reason] = set()
+        met: set[requests.Reason] = set()
         while True:
-            reason: Reason = ""
+            reason: requests.Reason = ""
             failure: UpstreamError
             try:
                 async with self._use(patient=patient, share_roots=share_roots) as connection:
                     try:
                         return await ask(connection)
                     except MCPError as error:
-                        reason, failure = await translate(connection, what, error)
+                        reason, failure = await requests.translate(connection, what, error)
                         raise failure from None
             except ToolCallError as error:
                 failure, tried = error, bool(reason) or lists or "addresses" in met
@@ -314,7 +303,7 @@ class UpstreamServer:
             met.add(reason)
             if reason == "headers":
                 # The SDK learns the marks from the list of tools.
-                await self._ask(list_tools, lists=True, share_roots=False)
+                await self._ask(requests.list_tools, lists=True, share_roots=False)
 
     async def _list_tools(self, refresh: bool, connection: Connection) -> tuple[Tool, ...]:
         async with connection.listing:
@@ -325,7 +314,7 @@ class UpstreamServer:
                 # The task that held the lock got no answer over this connection.
                 raise lost_error(self.spec.name, "")
             before = self._changes
-            found, fresh = await list_tools(connection)
+            found, fresh = await requests.list_tools(connection)
             tools = tuple(tool for tool in found if self.spec.tools.admits(tool.name))
             if tools == self._tools:
                 # The same object, so that a comparison is cheap.
@@ -358,9 +347,9 @@ class UpstreamServer:
             explain_missing_roots(result)
         return result
 
-    async def request(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
+    async def request(self, method: requests.Method, params: Mapping[str, Json]) -> dict[str, Json]:
         """Read a resource, get a prompt or complete an argument; return the server's own result."""
-        kind = KINDS.get(method)
+        kind = requests.KINDS.get(method)
         subject = params[LISTS[kind].identity] if kind else params["argument"]["name"]
         what = f"{kind.removesuffix('s') if kind else 'completion of'} {subject!r:.300}"
         call = self._prepare(method, what, subject if kind else "", params, self.call_timeout)
@@ -375,19 +364,19 @@ class UpstreamServer:
 
     async def watch_resource(self, uri: str, *, timeout: float | None = None) -> dict[str, Json]:
         seconds = self.call_timeout if timeout is None else timeout
-        wait = partial(await_update, uri=uri, seconds=seconds)
+        wait = partial(requests.await_update, uri=uri, seconds=seconds)
         await self._ask(wait, lists=True, what=f"resource {uri!r:.300}")
         return await self.request("resources/read", {"uri": uri})
 
-    async def _complete(self, call: PendingRequest) -> dict[str, Json]:
+    async def _complete(self, call: requests.PendingRequest) -> dict[str, Json]:
         """Send a request and return its final result, after the answers that the server wants."""
-        result = await self._ask(partial(send, call=call), what=call.what)
+        result = await self._ask(partial(requests.send, call=call), what=call.what)
         if result.get("resultType") != INPUT_REQUIRED:
             return result
 
         async def repeat(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
             more = replace(call, answers=answers, state=state)
-            return await self._ask(partial(send, call=more), what=call.what)
+            return await self._ask(partial(requests.send, call=more), what=call.what)
 
         return await resolve_input(
             self.spec.name, call.what, result, repeat, roots=self._pool.roots_of(self.spec)

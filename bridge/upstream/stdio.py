@@ -31,22 +31,8 @@ from bridge.clock import current_time
 from bridge.errors import ServerStartError
 from bridge.model import ServerSpec
 from bridge.offload import LARGE, offload
+from bridge.upstream import framing, process
 from bridge.upstream.direct_dispatcher import DirectDispatcher, LineWriter
-from bridge.upstream.framing import (
-    EXCERPT_CHARACTERS,
-    LEAST_BYTES,
-    LineFramer,
-    Noise,
-    OversizeLine,
-    decode_line,
-    decode_oversize,
-    decode_too_many,
-    encode,
-    has_too_many_values,
-    parse_large_response,
-    parse_response,
-    split_batch,
-)
 from bridge.upstream.launch import (
     TREE_LABEL,
     Containers,
@@ -54,16 +40,6 @@ from bridge.upstream.launch import (
     label_container,
     plan_launch,
     server_environment,
-)
-from bridge.upstream.process import (
-    STOP_SECONDS,
-    Child,
-    InstallationKeeper,
-    installs_packages,
-    keep,
-    new_tag,
-    spawn,
-    wait_for_installation,
 )
 from bridge.upstream.transport import Endpoint
 
@@ -188,13 +164,13 @@ class StdioEndpoint(Endpoint):
     def __post_init__(self) -> None:
         self._engine = label_container([self.spec.command, *self.spec.args], {})[1]
         self._environ = server_environment(self.environ, self.spec)
-        self._installs = installs_packages(self.spec.command, self.spec.args)
+        self._installs = process.installs_packages(self.spec.command, self.spec.args)
         self.transport = "stdio"
         self._running = anyio.CancelScope(shield=True)
         self._writing = anyio.CancelScope()
         self._written = anyio.Event()
         self._drained = anyio.Event()
-        self._keeper: InstallationKeeper | None = None
+        self._keeper: process.InstallationKeeper | None = None
         self._leaving = False
         self._deaf = False
         self._end_report = ""
@@ -209,7 +185,7 @@ class StdioEndpoint(Endpoint):
 
     @property
     def cause_of_end(self) -> str:
-        last = self.last_line[-EXCERPT_CHARACTERS:]
+        last = self.last_line[-framing.EXCERPT_CHARACTERS :]
         quoted = f" Its last line on stderr: {last}" if last else ""
         return f"{self._end_report}{quoted}" if self._end_report else ""
 
@@ -231,7 +207,7 @@ class StdioEndpoint(Endpoint):
 
     async def prepare(self) -> None:
         if self._installs:
-            await wait_for_installation(self.spec.definition)
+            await process.wait_for_installation(self.spec.definition)
         if self._engine:
             await self.containers.reap(self._engine, self._environ, "")
 
@@ -247,7 +223,8 @@ class StdioEndpoint(Endpoint):
         with self.log:
             child = await self._spawn()
             if self._installs:
-                self._keeper = keep(child, self.spec.definition, until - anyio.current_time())
+                left = until - anyio.current_time()
+                self._keeper = process.keep(child, self.spec.definition, left)
             # Every later await is inside the try, so that the process is always stopped.
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write, outbound = anyio.create_memory_object_stream[SessionMessage](16)
@@ -273,7 +250,7 @@ class StdioEndpoint(Endpoint):
                     stream.close()
                 child.close()
 
-    async def _leave(self, child: Child) -> None:
+    async def _leave(self, child: process.Child) -> None:
         with anyio.move_on_after(0.5):  # Writing the queue normally takes microseconds.
             await self._written.wait()
         # No task may write to a descriptor that is about to be closed.
@@ -284,14 +261,14 @@ class StdioEndpoint(Endpoint):
             self._keeper = None
         else:
             self.finish_start()
-            with anyio.move_on_after(STOP_SECONDS):
+            with anyio.move_on_after(process.STOP_SECONDS):
                 await child.stop()
             if self._engine:
                 ended = f"{TREE_LABEL}={child.tag}"
                 await self.containers.reap(self._engine, self._environ, ended)
         self._running.cancel()
 
-    async def _run_pipes(self, child: Child) -> None:
+    async def _run_pipes(self, child: process.Child) -> None:
         # Shielded: reading continues while a cancelled connection closes, or a server that is
         # blocked writing would never see its stdin close. `_leave` ends the scope.
         works = (self._read_messages, self._write_messages, self._drain_stderr, self._notice_exit)
@@ -301,14 +278,14 @@ class StdioEndpoint(Endpoint):
                 for work in works:
                     tg.start_soon(work, child)
 
-    async def _spawn(self) -> Child:
+    async def _spawn(self) -> process.Child:
         spec = self.spec
         try:
             launch = await plan_launch(spec, self._environ, self.log.path.with_name("no-project"))
-            self._hint, tag = launch.hint, new_tag()
+            self._hint, tag = launch.hint, process.new_tag()
             labels = {**self.containers.labels(), TREE_LABEL: tag} if self._engine else {}
             argv = label_container(launch.argv, labels)[0]
-            child = spawn(argv, environ=launch.environ, cwd=launch.cwd, tag=tag)
+            child = process.spawn(argv, environ=launch.environ, cwd=launch.cwd, tag=tag)
         except (OSError, ValueError) as error:
             detail, remedy = explain_spawn_failure(spec, self._environ, error)
             message = f"Server {spec.name!r} did not start: its command cannot be run."
@@ -319,8 +296,8 @@ class StdioEndpoint(Endpoint):
         self.log.note(f"started {spec.command} as process {child.pid}")
         return child
 
-    async def _read_messages(self, child: Child) -> None:
-        framer = LineFramer(self.max_message_bytes)
+    async def _read_messages(self, child: process.Child) -> None:
+        framer = framing.LineFramer(self.max_message_bytes)
         taken = 0
         async with self._inbound:
             while data := await child.output.read():
@@ -341,11 +318,11 @@ class StdioEndpoint(Endpoint):
                 await self._deliver(rest)
             await self._record_end(child)
 
-    async def _deliver(self, line: bytes | OversizeLine) -> None:
+    async def _deliver(self, line: bytes | framing.OversizeLine) -> None:
         direct = self.direct
         assert direct is not None
-        if isinstance(line, OversizeLine):
-            message = decode_oversize(line, self.max_message_bytes)
+        if isinstance(line, framing.OversizeLine):
+            message = framing.decode_oversize(line, self.max_message_bytes)
             self.log.note(
                 f"dropped a message of {line.size} bytes: the limit is {self.max_message_bytes}"
             )
@@ -360,29 +337,29 @@ class StdioEndpoint(Endpoint):
                 await self._send(message)
             return
         large = len(line) > LARGE
-        if len(line) >= LEAST_BYTES and direct.has_pending:
-            found = await offload(line, partial(parse_large_response, line))
+        if len(line) >= framing.LEAST_BYTES and direct.has_pending:
+            found = await offload(line, partial(framing.parse_large_response, line))
             if direct.deliver(found):
                 return
-        if large and await offload(line, partial(has_too_many_values, line)):
+        if large and await offload(line, partial(framing.has_too_many_values, line)):
             self.log.note(f"dropped a message of {len(line)} bytes: it holds too many values")
-            refusal = decode_too_many(line)
+            refusal = framing.decode_too_many(line)
             if refusal is not None:
                 await self._send(refusal)
             return
         if direct.has_pending:
-            read = partial(parse_response, line)
+            read = partial(framing.parse_response, line)
             if direct.deliver(await offload(line, read) if large else read()):
                 return
-        if (batch := split_batch(line)) is not None:
+        if (batch := framing.split_batch(line)) is not None:
             for part in batch:
                 await self._deliver(part)
             return
-        decoded = await offload(line, partial(decode_line, line))
-        if isinstance(decoded, Noise) and decoded.messages:
+        decoded = await offload(line, partial(framing.decode_line, line))
+        if isinstance(decoded, framing.Noise) and decoded.messages:
             for part in decoded.messages:
                 await self._deliver(part)
-        elif isinstance(decoded, Noise):
+        elif isinstance(decoded, framing.Noise):
             self._noise += 1
             self._last_noise = (current_time(), decoded.preview)
             if self._noise <= 100:  # The rest are only counted.
@@ -404,7 +381,7 @@ class StdioEndpoint(Endpoint):
             # The session is closing: later messages are discarded.
             self._deaf = True
 
-    async def _write_messages(self, child: Child) -> None:
+    async def _write_messages(self, child: process.Child) -> None:
         try:
             with self._writing:
                 async with anyio.create_task_group() as tg:
@@ -412,7 +389,7 @@ class StdioEndpoint(Endpoint):
                     async for message in self._outbound:
                         if isinstance(message.message, JSONRPCRequest):
                             self._last_request = message.message.id
-                        text = encode(message.message)
+                        text = framing.encode(message.message)
                         await self._writer.room()
                         self._writer.put(text.encode() + b"\n")
                     await self._writer.drain()
@@ -425,14 +402,14 @@ class StdioEndpoint(Endpoint):
         finally:
             self._written.set()
 
-    async def _drain_stderr(self, child: Child) -> None:
+    async def _drain_stderr(self, child: process.Child) -> None:
         while data := await child.errors.read():
             self.log.write(data)
             if self.on_login is not None and (request := _LOGIN.search(self.log.tail())):
                 self.on_login(request[0])
                 self.on_login = None
 
-    async def _notice_exit(self, child: Child) -> None:
+    async def _notice_exit(self, child: process.Child) -> None:
         """End the connection of an ended process whose stdout another process keeps open."""
         await child.wait_exited()
         # A child of the process may keep the pipe open without an end of file.
@@ -442,7 +419,7 @@ class StdioEndpoint(Endpoint):
         await self._record_end(child)
         self._inbound.close()
 
-    async def _record_end(self, child: Child) -> None:
+    async def _record_end(self, child: process.Child) -> None:
         # The exit status follows shortly; pending calls wait for it.
         with anyio.move_on_after(0.5):
             await child.wait_exited()

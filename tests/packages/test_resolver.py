@@ -45,7 +45,7 @@ class Bench:
         environ: Mapping[str, str] = PATH,
     ) -> Resolver:
         store = Store(self.path / "state")
-        return Resolver(dependencies, self.path / "kept", store, environ, "config.toml", executable)
+        return Resolver(dependencies, self.path / "kept", store, environ, executable)
 
     def allow_all(self) -> Resolver:
         return self.resolver(allow_from(self.links, "*"))

@@ -27,8 +27,7 @@ from bridge.upstream.failure import (
     start_error,
     unauthorized_error,
 )
-from bridge.upstream.refusal import Refusal, refusal_of
-from bridge.upstream.transport import Endpoint
+from bridge.upstream.transport import Endpoint, Refusal, refusal_of
 
 SPEC = ServerSpec(
     name="s",
