@@ -46,8 +46,7 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"#!", "text/x-script"),
 )
 
-_SIGNED = frozenset(kind for _, kind in _SIGNATURES) | {"image/webp"}
-"""Types that need their signature."""
+_SIGNED = frozenset(kind for _, kind in _SIGNATURES) | {"image/webp"}  # They need a signature.
 
 _ACTIVE = frozenset({
     "application/java-archive", "application/javascript", "application/x-bat", "application/x-csh",

@@ -277,9 +277,7 @@ class ArtifactStore:
                 raise _unknown(uri) from None
         content = Content(artifact, blob, self.root)
         with closing(blob):
-            with translate_errors("read", self.root):
-                size = blob.size
-            if size != artifact.size:
+            if blob.size != artifact.size:
                 raise content.damage_error()
             yield content
 

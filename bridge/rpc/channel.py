@@ -14,34 +14,18 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-from bridge.guest.protocol.wire import (
-    MAX_VALUES,
-    GuestFrame,
-    HostFrame,
-    LineDecoder,
-    Reply,
-    Run,
-    WireError,
-    count_values,
-    decode_guest_frame,
-    encode,
-    json_start,
-)
+from bridge.guest.protocol import wire
 from bridge.large_text import LargeText
 from bridge.model import Json
 from bridge.offload import offload
 
 MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024  # Longest line accepted from a guest.
 
-MAX_SHORT_BYTES = 2 * 1024 * 1024
-"""Longest frame of all types except `_LONG`. An honest guest sends a quarter; a forged frame can be
-longer."""
+MAX_SHORT_BYTES = 2 * 1024 * 1024  # Longest frame, except of `_LONG`; honest guests send a quarter.
 
-_LONG = (b'{"type":"call",', b'{"type":"shown",')
-"""Start of frames with whole values of a program: call arguments and pictures."""
+_LONG = (b'{"type":"call",', b'{"type":"shown",')  # Frames with whole values of a program.
 
-WRITE_BYTES = 256 * 1024
-"""Most bytes in one write, so that a socket's queue does not hold a large frame again."""
+WRITE_BYTES = 256 * 1024  # Of one write, so that a socket's queue does not hold a large frame.
 
 
 class ByteStream(Protocol):
@@ -59,7 +43,7 @@ class Channel:
         self, stream: ByteStream, *, max_guest_frame_bytes: int = MAX_GUEST_FRAME_BYTES
     ) -> None:
         self._stream = stream
-        self._decoder = LineDecoder(max_guest_frame_bytes)
+        self._decoder = wire.LineDecoder(max_guest_frame_bytes)
         self._lines: Iterator[bytes] = iter(())
         self._write_lock = anyio.Lock(fast_acquire=True)
         self._unfinished = 0
@@ -70,9 +54,9 @@ class Channel:
         # Upper bound of the last received frame's memory, in bytes.
         self.last_cost = 0
 
-    async def send(self, frame: HostFrame) -> None:
+    async def send(self, frame: wire.HostFrame) -> None:
         """Write one frame whole; raise ChannelClosedError if the sandbox is gone."""
-        if isinstance(frame, Run):
+        if isinstance(frame, wire.Run):
             # The guest receives this limit too, but is not trusted.
             self._told_bytes = int(frame.limits.get("result_bytes", MAX_SHORT_BYTES))
         await self.write_now(in_pieces(frame))
@@ -114,7 +98,7 @@ class Channel:
         """Whether another frame can follow; after a cancelled write it cannot."""
         return not self._unfinished
 
-    async def receive(self) -> GuestFrame | None:
+    async def receive(self) -> wire.GuestFrame | None:
         """Return the next frame, or None when the stream has ended.
 
         Raises:
@@ -126,7 +110,7 @@ class Channel:
             if line is not None:
                 # A thread parses a large text; later frames wait for it.
                 read = partial(read_frame, line, self._told_bytes)
-                self.last_cost, frame = await offload(line[json_start(line) :], read)
+                self.last_cost, frame = await offload(line[wire.json_start(line) :], read)
                 return frame
             data = await self._stream.receive()
             if not data:
@@ -134,9 +118,9 @@ class Channel:
             self._lines = self._decoder.feed(data)
 
 
-def read_frame(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> tuple[int, GuestFrame]:
+def read_frame(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> tuple[int, wire.GuestFrame]:
     """Return an upper bound of a line's memory in bytes, and its frame; WireError if invalid."""
-    return frame_cost(line, told_bytes), decode_guest_frame(line)
+    return frame_cost(line, told_bytes), wire.decode_guest_frame(line)
 
 
 def frame_cost(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> int:
@@ -144,17 +128,17 @@ def frame_cost(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> int:
 
     `told_bytes` limits the value of a `done` frame.
     """
-    most, size = MAX_VALUES, len(line)
-    line = line[json_start(line) :]
+    most, size = wire.MAX_VALUES, len(line)
+    line = line[wire.json_start(line) :]
     # A frame whose first key is not its type is rejected later in any case.
     if line.startswith(b'{"type":"done"'):
         most = told_bytes + 10_000  # 40 variables and a session's losses take a few each.
     if size > MAX_SHORT_BYTES and not line.startswith(_LONG):
         message = f"a frame that is neither a call nor shown is longer than {MAX_SHORT_BYTES} bytes"
-        raise WireError(message)
-    values = count_values(line, most)
+        raise wire.WireError(message)
+    values = wire.count_values(line, most)
     if values > most:
-        raise WireError(f"a frame of {size:,} bytes holds too many values")
+        raise wire.WireError(f"a frame of {size:,} bytes holds too many values")
     narrow = line.isascii() and b"\\u" not in line
     # Python needs four bytes for a character if one is beyond the first plane.
     text = len(line) * (1 if narrow else 4)
@@ -166,8 +150,7 @@ def frame_cost(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> int:
 
 LARGE_BYTES = 64 * 1024  # Least size written in pieces; less is encoded in less than a millisecond.
 
-PIECE_BYTES = 189 * 1024
-"""Bytes per encoded piece; a multiple of three, so that only the last piece has padding."""
+PIECE_BYTES = 189 * 1024  # A multiple of three, so that only the last piece has padding.
 
 
 class LargeBase64(str):
@@ -189,11 +172,13 @@ def as_base64(data: bytes) -> str:
     return LargeBase64(data)
 
 
-def in_pieces(frame: HostFrame) -> Iterator[bytes]:
+def in_pieces(frame: wire.HostFrame) -> Iterator[bytes]:
     """Return a frame's line in pieces; raise ValueError or TypeError if a value is not JSON."""
-    texts = [frame.state, *(file["data"] for file in frame.files)] if isinstance(frame, Run) else []
+    texts: list[str] = []
+    if isinstance(frame, wire.Run):
+        texts = [frame.state, *(file["data"] for file in frame.files)]
     large = [text for text in texts if isinstance(text, LargeBase64)]
-    return _splice(encode(frame), large)
+    return _splice(wire.encode(frame), large)
 
 
 def _splice(line: bytes, texts: list[LargeBase64]) -> Iterator[bytes]:
@@ -244,7 +229,7 @@ def encode_reply(call_id: int, value: Json, clear: Redact | None = None) -> Sequ
         except UnicodeEncodeError:
             # A lone surrogate has no bytes, but JSON can escape it.
             texts.clear()
-    line = encode(Reply(id=call_id, value=value))
+    line = wire.encode(wire.Reply(id=call_id, value=value))
     return (line if clear is None else clear.frame(line),)
 
 
@@ -260,7 +245,7 @@ def _beside(
         pieces = _redact_text(told, clear)
         reply += (b"+%d\n" % sum(map(len, pieces)), *pieces)
     value: Json = {"rest": rest, "texts": [list(path) for path, _ in texts]}
-    line = encode(Reply(id=call_id, value=value))
+    line = wire.encode(wire.Reply(id=call_id, value=value))
     # Field names occur twice in it, with the same redaction.
     reply.append(line if clear is None else clear.frame(line))
     return reply

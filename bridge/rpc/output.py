@@ -17,8 +17,7 @@ MAX_LINES = 50_000
 """Lines of a guest's output in the result. Structured content lists each line, and the token limit
 alone would allow a million empty ones, which take clients seconds."""
 
-MEMORY_BYTES = 128 * 1024
-"""Bytes of a stream's beginning in memory; of its end half as many. Storage has the rest."""
+MEMORY_BYTES = 128 * 1024  # Of a stream's beginning; of its end half as many. Storage has the rest.
 
 OUTPUT_BYTES = 32 * 1024 * 1024  # Most stored bytes of a stream.
 _STEP_BYTES = 2048  # Tokens are counted in steps of this size.

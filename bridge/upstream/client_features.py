@@ -49,12 +49,13 @@ async def resolve_input(
 ) -> dict[str, Json]:
     """Return the final result, after answering each InputRequiredResult."""
     pause = 0.05
-    for _ in range(MAX_ROUNDS):
+    for number in range(MAX_ROUNDS + 1):
         if result.get("resultType") != INPUT_REQUIRED:
             return result
         state = result.get("requestState")
         wanted = result.get("inputRequests") or {}
-        if not isinstance(wanted, dict) or not isinstance(state, str | None):
+        valid = isinstance(wanted, dict) and isinstance(state, str | None)
+        if number == MAX_ROUNDS or not valid:
             break
         answers = None
         if wanted:
@@ -63,8 +64,6 @@ async def resolve_input(
             await anyio.sleep(pause)
             pause = min(2 * pause, 1.0)
         result = await retry(answers, state)
-    if result.get("resultType") != INPUT_REQUIRED:
-        return result
     msg = (
         f"Server {server!r}, {what}: it still asks for input after {MAX_ROUNDS} rounds, or "
         "asks in a way that cannot be understood."
@@ -161,12 +160,9 @@ MAX_REQUEST_BYTES: Mapping[Method, int] = {
 }
 """Bytes of a server's request. A person reads a form; a model reads a conversation."""
 
-MAX_REQUEST_DEPTH = 64
-"""Levels of a server's request. Clients' JSON parsers stop at some 200 levels, of which
-InputRequiredResult adds a few. A client never answers a request that it cannot parse."""
+MAX_REQUEST_DEPTH = 64  # A client cannot parse deeper requests, and would never answer them.
 
-LATE_SECONDS = 0.2
-"""Time after a response in which messages of its call may arrive over another HTTP stream."""
+LATE_SECONDS = 0.2  # After a response, messages of its call may arrive over another HTTP stream.
 
 
 class ServerCaller(Protocol):

@@ -51,8 +51,7 @@ that can do without the server do not wait after any failure."""
 _OF_PROXIES = (types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT)
 """Codes with which a stdio proxy reports that its own server is gone."""
 
-PROBE_SECONDS = 10.0
-"""Least time for a response to the probe after a request timed out or was cancelled."""
+PROBE_SECONDS = 10.0  # Least time for the response to a probe, after a timeout or a cancellation.
 
 ListName = Literal["tools", "resources", "prompts"]  # Lists with a `list_changed` notification.
 
@@ -64,18 +63,23 @@ _CHANGES: dict[type, ListName] = {
 
 
 class Connection:
-    """A connection and its owner task.
+    """A connection and its owner task."""
 
-    Attributes:
-        ready: Set when it can be used or has failed.
-        uses, listings: Count of uses, and how many of them were `tools/list`.
-        cacheable: Whether lists may be cached; False once change notifications were lost.
-        task_required: Tools with `taskSupport: required`; None before `tools/list`.
-        view_only: Listed tools that only the server's own view may call.
-        roots_asked: Exists once the server asked for the client's roots; set after the answer.
-        rootless: Whether the server asked for roots and got none.
-        roots_shared: Whether the server has the client's current roots.
-    """
+    client: ClientSession | None = None
+    failure: BridgeError | None = None
+    end_report = ""
+    idle = False
+    uses = 0
+    listings = 0  # Uses that were `tools/list`.
+    cacheable = True  # False once change notifications were lost.
+    # Tools with `taskSupport: required`; None before `tools/list`.
+    task_required: frozenset[str] | None = None
+    # Tools that only the server's own view may call.
+    view_only: frozenset[str] = frozenset()
+    rootless = False  # Whether the server asked for roots and got none.
+    # Exists once the server asked for the client's roots; set after the answer.
+    roots_asked: anyio.Event | None = None
+    roots_shared = False
 
     def __init__(
         self,
@@ -96,23 +100,11 @@ class Connection:
         self._answer_timeout = math.inf if pool.patient else start
         # A process may hold state in memory, so by default it is never closed as idle.
         self._idle_seconds = pool.idle_seconds or (None if local else 1800.0)
-        self.ready = anyio.Event()
+        self.ready = anyio.Event()  # It can be used or has failed.
         self.ended: anyio.Event = anyio.Event()
         self.listing = anyio.Lock()
-        self.client: ClientSession | None = None
-        self.failure: BridgeError | None = None
-        self.end_report = ""
-        self.idle = False
-        self.uses = 0
-        self.listings = 0
-        self.cacheable = True
-        self.task_required: frozenset[str] | None = None
-        self.view_only: frozenset[str] = frozenset()
         self.updates = ResourceUpdates()
         self._login_address = ""
-        self.rootless = False
-        self.roots_asked: anyio.Event | None = None
-        self.roots_shared = False
         self._callers = Callers(self.spec.name)
         self._stop = anyio.Event()
         self._probe_requested = anyio.Event()
@@ -256,10 +248,9 @@ class Connection:
         except Exception:
             if self.client is not None or not self.endpoint.fall_back():
                 raise
-            try:
+            # The first error explains more.
+            with suppress(Exception):
                 await self._connect()
-            except Exception as error:
-                logger.debug("server %r: HTTP+SSE failed too: %r", self.spec.name, error)
             if self.client is None:
                 raise
 

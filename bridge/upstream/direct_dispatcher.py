@@ -35,8 +35,7 @@ MAX_QUEUED = 16
 """Messages queued for a server that does not read, before the next one has to wait. Cancellations
 do not wait, because there is at most one for each queued request."""
 
-_WRITE_BYTES = 256 * 1024
-"""Bytes of one `write`, so that a large message is not copied repeatedly."""
+_WRITE_BYTES = 256 * 1024  # Bytes of one `write`, so that a large message is not copied repeatedly.
 
 
 class LineWriter:
@@ -108,14 +107,12 @@ class LineWriter:
         self._changed = anyio.Event()
 
 
-FIRST_ID = 1_000_000_000
-"""The SDK counts from 1. A billion ids below 2**31 remain for one connection."""
+FIRST_ID = 1_000_000_000  # The SDK counts from 1. A billion ids below 2**31 remain.
 
 _CLOSED = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
 """The SDK's text, by which `failure.is_lost` recognizes it."""
 
-NEVER_SENT = object()
-"""`data` of the error for a request that was not sent; an object that no server can send."""
+NEVER_SENT = object()  # `data` of the error for an unsent request; no server can send this object.
 
 
 Outcome = dict[str, Json] | types.ErrorData | None  # None after the timeout.

@@ -38,8 +38,7 @@ _PROTOCOL_CODES = {
 }
 """Codes with a meaning of their own in the protocol."""
 
-LIST_PREFIX = "the list of its "
-"""Prefix of a list request in messages. Such a request cannot be made smaller."""
+LIST_PREFIX = "the list of its "  # In messages. A list request cannot be made smaller.
 
 _SDK_CLOSED = "Connection closed"
 

@@ -273,8 +273,7 @@ _DECODER = json.JSONDecoder()
 
 _FOR_CLIENTS = ("ping", "notifications/", "sampling/", "elicitation/", "roots/")
 
-REPAIRED_BYTES = 4 * 1024 * 1024
-"""Most bytes of a message that is repaired, which takes ten times as long as parsing."""
+REPAIRED_BYTES = 4 * 1024 * 1024  # Most of a message to repair, which takes ten times as long.
 
 SALVAGE_BYTES = 512
 """Bytes at either end of a message that are searched for its id. In every known implementation

@@ -35,8 +35,7 @@ The SDK drops unknown fields, and loses a result that does not fit the negotiate
 """
 
 
-DISCOVER_TIMEOUT = 3.0
-"""Seconds for `server/discover`, if `initialize` can follow; at most a third of the start's."""
+DISCOVER_TIMEOUT = 3.0  # Seconds, if `initialize` can follow; at most a third of the start's.
 
 MAX_OPEN_REQUESTS = 1_000
 """Unanswered requests of a server over one connection. Each holds a task and a response in memory,

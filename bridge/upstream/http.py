@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 from urllib.parse import urljoin
@@ -44,8 +44,7 @@ MAX_BODY_VALUES = 200_000
 """JSON values in a server's body or event. The SDK parses them on the event loop, several times
 slower than the bridge parses a pipe's messages; see `framing.MAX_VALUES`."""
 
-_DATA = re.compile(rb"^data: ?([{\[][^\r\n]*)", re.MULTILINE)
-"""Matches the data of an event that is one line of JSON."""
+_DATA = re.compile(rb"^data: ?([{\[][^\r\n]*)", re.MULTILINE)  # Of an event: a line of JSON.
 
 
 @dataclass(eq=False, repr=False)
@@ -168,18 +167,15 @@ class CappedClient(WebClient):
         if request.method == "DELETE":
             # It ends a session, perhaps while the bridge is stopping.
             request.extensions = {**request.extensions, "timeout": httpx2.Timeout(2.0).as_dict()}
-        answers = (
-            framing.message_id(request.content, request.content)
-            if request.method == "POST"
-            else None
-        )
+        sent = request.content if request.method == "POST" else b""
+        answers = framing.message_id(sent, sent)
         try:
             response = await self._send_authorized(request, **options)
         except httpx2.TransportError as error:
             if answers is None or not self._endpoint.ready:
                 raise
-            sent = not isinstance(error, _NEVER_SENT)
-            refusal = Refusal(status=0, text=reason(error), sent=sent)
+            never_sent = isinstance(error, _NEVER_SENT)
+            refusal = Refusal(status=0, text=reason(error), sent=not never_sent)
             return _json_response(request, httpx2.codes.BAD_GATEWAY, refusal.answer(answers))
         self._heard()
         if response.is_error:
@@ -222,13 +218,10 @@ class CappedClient(WebClient):
                         break
             await response.aclose()
         data = bytes(body)
-        refusal, error = self._refusal(response, data), own_error(data)
-        refusal = self._endpoint.refusal = replace(refusal, own=error is not None)
-        answer = b"" if answers is None else refusal.answer(answers, error)
+        refusal = refusal_of(response, self._endpoint.spec, self._login, data)
+        self._endpoint.refusal = refusal
+        answer = b"" if answers is None else refusal.answer(answers, own_error(data))
         return _json_response(request, response.status_code, answer)
-
-    def _refusal(self, response: httpx2.Response, body: bytes = b"") -> Refusal:
-        return refusal_of(response, self._endpoint.spec, self._login, body)
 
     async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         login = self._login
@@ -238,7 +231,7 @@ class CappedClient(WebClient):
         response = await super().send(request, **options)
         if response.status_code not in UNAUTHORIZED or login is None:
             return response
-        refusal, other_token = self._refusal(response), ""
+        refusal, other_token = refusal_of(response, self._endpoint.spec, login), ""
         if refusal.insufficient_scope or refusal.status == httpx2.codes.UNAUTHORIZED:
             other_token = await login.other_token(token, renew=not refusal.insufficient_scope)
         # `current_token` is called again because it checks the request's origin.
@@ -246,7 +239,7 @@ class CappedClient(WebClient):
             await response.aclose()
             _authorize(request, other_token)
             response = await super().send(request, **options)
-            refusal = self._refusal(response)
+            refusal = refusal_of(response, self._endpoint.spec, login)
         if refusal.insufficient_scope:
             await login.remember_scope(refusal.scope)
         return response

@@ -42,8 +42,7 @@ MAX_SCHEMAS_BYTES = 16 * 1024 * 1024  # Of all tools of one server.
 
 MAX_URI_CHARS = 8_000  # Web servers accept as much.
 
-MIN_CACHE_SECONDS = 2.0
-"""Least time between two requests for a server's list of tools, whatever its `ttlMs`."""
+MIN_CACHE_SECONDS = 2.0  # Between two requests for a list of tools, whatever its `ttlMs`.
 
 Page = Mapping[str, Json]
 

@@ -37,8 +37,7 @@ UNKNOWN_CLIENT = frozenset({"invalid_client", "unauthorized_client", "timed out"
 """Errors of a lost registration. At the last one the user may see an error page."""
 
 
-OnTokens = Callable[[str, Mapping[str, str]], None]
-"""Receives a server's name, and its login's tokens by description."""
+OnTokens = Callable[[str, Mapping[str, str]], None]  # Receives a server and its tokens.
 
 
 class Logins:

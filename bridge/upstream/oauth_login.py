@@ -35,14 +35,7 @@ from pydantic import AnyUrl, ValidationError
 from bridge import __version__
 from bridge.errors import LoginFailedError
 from bridge.model import OAuthHints, ServerSpec
-from bridge.upstream import oauth_web
-from bridge.upstream.oauth import (
-    UNKNOWN_CLIENT,
-    client_request,
-    explain_no_renewal,
-    sets_authorization,
-    with_token,
-)
+from bridge.upstream import oauth, oauth_web
 from bridge.upstream.oauth_callback import Callback, Host, listen
 from bridge.upstream.token_store import Place, TokenRecord, TokenStore, TokenStoreError, key_of
 from bridge.upstream.transport import UNAUTHORIZED
@@ -75,22 +68,17 @@ _PROBES: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
 """Requests with their headers that a server refuses without a login, first of 2026-07-28 and then
 of the older protocol. Neither opens a session."""
 
-ShowAddress = Callable[[str, Callback], Awaitable[None]]
-"""Shows the user the address to open in a browser."""
+ShowAddress = Callable[[str, Callback], Awaitable[None]]  # Shows the user an address.
 
 
 class Provider(OAuthClientProvider):
-    """One login: the SDK's provider, which is also its storage and starts without tokens.
-
-    Attributes:
-        registered_by_hand: Whether the configuration has the registration.
-        resource: The server's identifier for the authorization server if it is not a URL.
-        last: The last response, described as a text.
-    """
+    """One login: the SDK's provider, which is also its storage and starts without tokens."""
 
     registration: OAuthClientInformationFull | None = None
     challenged = False
-    resource = last = ended_by = ""
+    resource = ""  # The server's identifier for the authorization server if it is not a URL.
+    last = ""  # The last response, described as a text.
+    ended_by = ""  # The name of the error that ended the login.
 
     def __init__(
         self,
@@ -162,7 +150,7 @@ class Provider(OAuthClientProvider):
             auth_method=client.token_endpoint_auth_method or "",
             redirect_uri=self._callback.redirect_uri,
         )
-        return with_token(empty, tokens, now)
+        return oauth.with_token(empty, tokens, now)
 
     async def _open_browser(self, url: str) -> None:
         address = httpx2.URL(url)
@@ -197,7 +185,9 @@ class Provider(OAuthClientProvider):
                 with suppress(StopAsyncIteration):
                     while True:
                         request = await flow.asend(response)
-                        response = await self._fetch(request, head_only=request is probe)
+                        response = await oauth_web.fetch(
+                            self._web, request, self._server, head_only=request is probe
+                        )
                         if request is not probe:
                             self.last = oauth_web.describe_response(response)
                             response = self._accept_resource(response)
@@ -221,9 +211,6 @@ class Provider(OAuthClientProvider):
         msg = f"Logging in to server {self._spec.name!r} did not work: {text.rstrip('.')}."
         raise LoginFailedError(msg, server=self._spec.name, remedy=remedy)
 
-    async def _fetch(self, request: httpx2.Request, *, head_only: bool) -> httpx2.Response:
-        return await oauth_web.fetch(self._web, request, self._server, head_only=head_only)
-
     async def _probe(self) -> tuple[httpx2.Request, httpx2.Response]:
         """Return the first request that the server refuses, else the last one, and its response."""
         headers, url = self._spec.headers, self._spec.url
@@ -237,10 +224,10 @@ class Provider(OAuthClientProvider):
                 for body, more in _PROBES
             ]
         request, *others = requests
-        response = await self._fetch(request, head_only=True)
+        response = await oauth_web.fetch(self._web, request, self._server, head_only=True)
         if response.status_code not in UNAUTHORIZED and others:
             (request,) = others
-            response = await self._fetch(request, head_only=True)
+            response = await oauth_web.fetch(self._web, request, self._server, head_only=True)
         if response.is_server_error:
             raise oauth_web.WebError(f"it answered with HTTP status {response.status_code}")
         return request, response
@@ -312,7 +299,7 @@ async def log_in(
             final = await provider.log_in(_scopes(spec.oauth, stored))
         except LoginFailedError as error:
             fresh = provider.registration is None or provider.registered_by_hand
-            if fresh or provider.ended_by not in UNKNOWN_CLIENT:
+            if fresh or provider.ended_by not in oauth.UNKNOWN_CLIENT:
                 raise
             notice = f"{error.message} {REGISTERING_AGAIN}"
             return await log_in(spec, store, show, seconds=seconds, notice=notice)
@@ -332,7 +319,7 @@ async def log_in(
         raise LoginFailedError(msg, server=spec.name) from None
     end = ""
     if record.renew_at is not None and not record.refresh_token:
-        end = f"It ends in {tokens.expires_in} s{explain_no_renewal(record, spec)}."
+        end = f"It ends in {tokens.expires_in} s{oauth.explain_no_renewal(record, spec)}."
     return LoginResult(scope=record.scope, place=place, notice=notice, end=end)
 
 
@@ -352,7 +339,7 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
     if record and record.revocation_endpoint and (record.refresh_token or record.access_token):
         secret = record.client_secret or (spec.oauth.client_secret if spec.oauth else "")
         data = {"token": record.refresh_token or record.access_token}
-        request = client_request(record.revocation_endpoint, data, record, secret)
+        request = oauth.client_request(record.revocation_endpoint, data, record, secret)
         with suppress(oauth_web.WebError):
             async with oauth_web.WebClient(timeout=None) as web:
                 response = await oauth_web.fetch(web, request, httpx2.URL(spec.url), head_only=True)
@@ -365,7 +352,7 @@ def _check_address(spec: ServerSpec) -> None:
     problem, remedy = "", ""
     if spec.transport == "stdio":
         problem = "it is a local server; there is nothing to log in to"
-    elif sets_authorization(spec):
+    elif oauth.sets_authorization(spec):
         problem = "its configuration sets the Authorization header"
         remedy = f"Take that out of {spec.source.path} to log in instead."
     else:

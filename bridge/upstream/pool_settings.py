@@ -38,25 +38,17 @@ MAX_MESSAGE_BYTES = 64 * MEBIBYTE
 
 @dataclass(eq=False, repr=False)
 class PoolSettings:
-    """What all servers of a pool share.
-
-    Attributes:
-        on_tools_changed: Called with a server's name when its list of tools changed, or when its
-            change notifications were lost; only if the list was requested before.
-        start_timeout: Longest start, and longest wait for one.
-        start_patience: Longest start of a package runner, which may have to install the server.
-        patient: Whether callers wait for `start_patience` too.
-        idle_seconds: Time until an unused connection is closed. None means half an hour over HTTP,
-            where many servers end an unused session, and never over stdio.
-    """
+    """What all servers of a pool share."""
 
     _: KW_ONLY
     log_dir: Path
     environ: Mapping[str, str]
     call_timeout: float = 60.0
-    start_timeout: float = 30.0
-    start_patience: float = 0.0
-    patient: bool = False
+    start_timeout: float = 30.0  # Longest start, and longest wait for one.
+    start_patience: float = 0.0  # Longest start of a package runner, which may have to install.
+    patient: bool = False  # Whether callers wait for `start_patience` too.
+    # Time until an unused connection is closed. None means half an hour over HTTP, where many
+    # servers end an unused session, and never over stdio.
     idle_seconds: float | None = None
     max_message_bytes: int = MAX_MESSAGE_BYTES
     logins: Logins | None = None
@@ -64,6 +56,8 @@ class PoolSettings:
     server_settings: Mapping[str, ServerSettings] = field(default_factory=dict)
     admission: StartAdmission = field(default_factory=OpenAdmission, init=False)
     containers: Containers = field(default_factory=Containers, init=False)
+    # Called with a server's name when its list of tools changed, or when its change notifications
+    # were lost; only if the list was requested before.
     on_tools_changed: Callable[[str], None] | None = field(default=None, init=False)
 
     def roots_of(self, spec: ServerSpec) -> Roots:

@@ -35,11 +35,9 @@ from bridge.descriptor_reader import Reader
 logger = logging.getLogger(__name__)
 
 
-TAG_VARIABLE = "MCP_CODE_BRIDGE_TREE"
-"""Variable in each server's environment that identifies the bridge process that started it."""
+TAG_VARIABLE = "MCP_CODE_BRIDGE_TREE"  # Identifies the bridge process that started a server.
 
-KEPT_VARIABLE = "MCP_CODE_BRIDGE_KEEPS"
-"""Variable of an `InstallationKeeper`: its server's tag and definition."""
+KEPT_VARIABLE = "MCP_CODE_BRIDGE_KEEPS"  # A keeper's: the tag and definition of its server.
 
 PROC = Path("/proc")
 
@@ -180,11 +178,9 @@ def _own_tag() -> str:
     return f"{space}.{os.getpid()}.{started}"
 
 
-STOP_SECONDS = 9.0
-"""Longest duration of `Child.stop`, with a second for reading /proc on a busy machine."""
+STOP_SECONDS = 9.0  # Longest `Child.stop`, with a second for reading /proc on a busy machine.
 
-READ_BYTES = 256 * 1024
-"""Bytes of one read, and of the pipe where it can be set, for few wake-ups."""
+READ_BYTES = 256 * 1024  # Bytes of one read, and of the pipe where it can be set, for few wake-ups.
 
 _EXISTENCE_SIGNAL = 0  # Signal 0 only checks whether a process exists.
 

@@ -56,8 +56,7 @@ Method = (
     | TaskMethod
 )
 
-LAST_RESERVED = -32000
-"""JSON-RPC's codes up to this one reject a request, but a task shows that it was accepted."""
+LAST_RESERVED = -32000  # Codes up to it reject a request, but a task shows that it was accepted.
 
 KINDS: Mapping[Method, listing.Kind] = {"resources/read": "resources", "prompts/get": "prompts"}
 
@@ -73,25 +72,17 @@ class TaskRequest(types.Request[dict[str, Any], TaskMethod]):
 
 @dataclass(frozen=True)
 class PendingRequest:
-    """One request with its parameters.
-
-    Attributes:
-        tool: The tool's name, or the URI or name of the resource or prompt.
-        arguments: The tool's arguments; for other methods all parameters.
-        what: The request in messages, as in "tool 'x'".
-        seconds: Its timeout.
-        answers, state: `inputResponses` and `requestState`; see `client_features.resolve_input`.
-    """
+    """One request with its parameters."""
 
     method: Method
-    tool: str
-    arguments: Mapping[str, Json]
-    text: bytes
-    what: str
+    tool: str  # Its name, or the URI or name of the resource or prompt.
+    arguments: Mapping[str, Json]  # The tool's arguments; for other methods all parameters.
+    text: bytes  # The arguments as JSON.
+    what: str  # The request in messages, as in "tool 'x'".
     seconds: float
     task: bool = False
-    answers: Mapping[str, Json] | None = None
-    state: str | None = None
+    answers: Mapping[str, Json] | None = None  # `inputResponses`
+    state: str | None = None  # `requestState`; see `client_features.resolve_input`.
 
     def encode_params(self) -> bytes:
         params = self.text

@@ -31,29 +31,17 @@ from bridge.clock import current_time
 from bridge.errors import ServerStartError
 from bridge.model import ServerSpec
 from bridge.offload import LARGE, offload
-from bridge.upstream import framing, process
+from bridge.upstream import framing, launch, process
 from bridge.upstream.direct_dispatcher import DirectDispatcher, LineWriter
-from bridge.upstream.launch import (
-    TREE_LABEL,
-    Containers,
-    explain_spawn_failure,
-    label_container,
-    plan_launch,
-    server_environment,
-)
 from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
 
-LOG_BYTES = 1024 * 1024
-"""Size at which a server's log is rotated. One older file is kept."""
+LOG_BYTES = 1024 * 1024  # Size at which a server's log is rotated. One older file is kept.
 
-ALL_LOGS_BYTES = 128 * 1024 * 1024
-"""Size of the logs of all current and past servers, checked when a new log starts. Each running
-server adds at most `LOG_BYTES`."""
+ALL_LOGS_BYTES = 128 * 1024 * 1024  # Of all servers, past ones too; checked when a log starts.
 
-TAIL_BYTES = 2048
-"""Size of the tail in memory for error messages, as of a traceback's end or a usage text."""
+TAIL_BYTES = 2048  # Kept for error messages, such as a traceback's end or a usage text.
 
 
 def log_path(log_dir: Path, server: str) -> Path:
@@ -159,11 +147,11 @@ class StdioEndpoint(Endpoint):
     environ: Mapping[str, str]
     log: ServerLog
     max_message_bytes: int
-    containers: Containers = field(default_factory=Containers)
+    containers: launch.Containers = field(default_factory=launch.Containers)
 
     def __post_init__(self) -> None:
-        self._engine = label_container([self.spec.command, *self.spec.args], {})[1]
-        self._environ = server_environment(self.environ, self.spec)
+        self._engine = launch.label_container([self.spec.command, *self.spec.args], {})[1]
+        self._environ = launch.server_environment(self.environ, self.spec)
         self._installs = process.installs_packages(self.spec.command, self.spec.args)
         self.transport = "stdio"
         self._running = anyio.CancelScope(shield=True)
@@ -264,7 +252,7 @@ class StdioEndpoint(Endpoint):
             with anyio.move_on_after(process.STOP_SECONDS):
                 await child.stop()
             if self._engine:
-                ended = f"{TREE_LABEL}={child.tag}"
+                ended = f"{launch.TREE_LABEL}={child.tag}"
                 await self.containers.reap(self._engine, self._environ, ended)
         self._running.cancel()
 
@@ -281,13 +269,14 @@ class StdioEndpoint(Endpoint):
     async def _spawn(self) -> process.Child:
         spec = self.spec
         try:
-            launch = await plan_launch(spec, self._environ, self.log.path.with_name("no-project"))
-            self._hint, tag = launch.hint, process.new_tag()
-            labels = {**self.containers.labels(), TREE_LABEL: tag} if self._engine else {}
-            argv = label_container(launch.argv, labels)[0]
-            child = process.spawn(argv, environ=launch.environ, cwd=launch.cwd, tag=tag)
+            empty = self.log.path.with_name("no-project")
+            plan = await launch.plan_launch(spec, self._environ, empty)
+            self._hint, tag = plan.hint, process.new_tag()
+            labels = {**self.containers.labels(), launch.TREE_LABEL: tag} if self._engine else {}
+            argv = launch.label_container(plan.argv, labels)[0]
+            child = process.spawn(argv, environ=plan.environ, cwd=plan.cwd, tag=tag)
         except (OSError, ValueError) as error:
-            detail, remedy = explain_spawn_failure(spec, self._environ, error)
+            detail, remedy = launch.explain_spawn_failure(spec, self._environ, error)
             message = f"Server {spec.name!r} did not start: its command cannot be run."
             raise ServerStartError(
                 message, server=spec.name, host_detail=detail, remedy=remedy

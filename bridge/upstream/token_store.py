@@ -62,16 +62,11 @@ Place = Literal["file", "keyring"]
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """Identifies a login. A server with another address or definition gets none of its tokens.
-
-    Attributes:
-        address: The server's URL without user name, password, query and fragment.
-        definition: Digest of the server's definition.
-    """
+    """Identifies a login. A server with another address or definition gets none of its tokens."""
 
     server: str
-    address: str
-    definition: str
+    address: str  # The server's URL without user name, password, query and fragment.
+    definition: str  # Digest of the server's definition.
 
     @property
     def digest(self) -> str:
@@ -86,21 +81,15 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRecord:
-    """One login: its tokens, and the data to renew, revoke and repeat it.
-
-    Attributes:
-        renew_at: When to renew the access token, shortly before it expires, in seconds since the
-            epoch; None if the expiry is unknown.
-        wanted: Scopes that the server demanded later; the next login requests them too.
-        resource: The `resource` parameter of token requests; empty to leave it out.
-    """
+    """One login: its tokens, and the data to renew, revoke and repeat it."""
 
     access_token: str = field(default="", repr=False)
     refresh_token: str = field(default="", repr=False)
+    # Shortly before the access token expires, in seconds since the epoch; None if that is unknown.
     renew_at: float | None = None
     scope: str = ""
-    wanted: str = ""
-    resource: str = ""
+    wanted: str = ""  # Scopes that the server demanded later; the next login requests them too.
+    resource: str = ""  # A parameter of token requests; empty to leave it out.
     issuer: str = ""
     token_endpoint: str = ""
     revocation_endpoint: str = ""

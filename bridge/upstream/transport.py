@@ -32,19 +32,13 @@ from bridge.upstream.oauth_web import joined_scopes
 
 
 class Endpoint:
-    """One server's address for one connection, opened again only after `fall_back`.
-
-    Attributes:
-        last_heard: Time of the server's last data, by `clock.current_time`.
-        direct: Sends requests past the SDK's session, over stdio; None before `open`.
-        refusal: The last HTTP response that was an error.
-        on_login: Receives the address at which a starting server waits for its user to log in.
-    """
+    """One server's address for one connection, opened again only after `fall_back`."""
 
     transport: TransportName
-    last_heard: float = -math.inf
-    direct: DirectDispatcher | None = None
-    refusal: Refusal | None = None
+    last_heard: float = -math.inf  # Time of the server's last data, by `clock.current_time`.
+    direct: DirectDispatcher | None = None  # Over stdio; None before `open`.
+    refusal: Refusal | None = None  # The last HTTP response that was an error.
+    # Receives the address at which a starting server waits for its user to log in.
     on_login: Callable[[str], None] | None = None
     pid: int | None = None
 
@@ -89,39 +83,26 @@ class Endpoint:
 
 UNAUTHORIZED = frozenset({401, 403})
 
-_KEY = f"mcp-code-bridge/{secrets.token_hex(16)}"
-"""The secret member of an error's data that holds its `Refusal`."""
+_KEY = f"mcp-code-bridge/{secrets.token_hex(16)}"  # The secret key of a `Refusal`.
 
 _DATA = f"{_KEY}/data"  # The member that holds data other than an object.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """An HTTP response with an error status, or the failure to get a response.
+    """An HTTP response with an error status, or the failure to get a response."""
 
-    Attributes:
-        status: 0 if there was no response.
-        text: The beginning of the body, or why there was no response.
-        retry_after: Seconds after which the server wants the next request.
-        own: Whether the body is a JSON-RPC error, so the server's own answer.
-        sent: Whether a part of the request may have been sent.
-        challenged: Whether it asks for a bearer token, and so for a login.
-        insufficient_scope: Whether the login is valid, but lacks permissions.
-        scope: The permissions that it lacks, if the response names them.
-        login_problem: Why the login gave no token.
-    """
-
-    status: int
-    text: str = ""
-    retry_after: float | None = None
-    own: bool = False
-    sent: bool = True
-    challenged: bool = False
-    insufficient_scope: bool = False
-    scope: str = ""
+    status: int  # 0 if there was no response.
+    text: str = ""  # The beginning of the body, or why there was no response.
+    retry_after: float | None = None  # Seconds.
+    own: bool = False  # Whether the body is a JSON-RPC error, so the server's own answer.
+    sent: bool = True  # Whether a part of the request may have been sent.
+    challenged: bool = False  # Whether it asks for a bearer token, and so for a login.
+    insufficient_scope: bool = False  # Whether the login is valid, but lacks permissions.
+    scope: str = ""  # The permissions that it lacks, if the response names them.
     sets_authorization: bool = False
     logged_in: bool = False
-    login_problem: str = ""
+    login_problem: str = ""  # Why the login gave no token.
 
     @property
     def wants_login(self) -> bool:
@@ -159,11 +140,7 @@ class Refusal:
         }
 
     def answer(self, request_id: int | str, error: Mapping[str, Json] | None = None) -> bytes:
-        """Return the JSON-RPC error that answers the request.
-
-        Args:
-            error: The server's own JSON-RPC error.
-        """
+        """Return the JSON-RPC error that answers the request; `error` is the server's own."""
         given = error or {"code": INTERNAL_ERROR, "message": f"{self}."}
         data = given.get("data")
         # The SDK reads the fields of some errors' data.
@@ -184,7 +161,6 @@ def refusal_in(error: MCPError) -> tuple[Refusal | None, Json]:
 def refusal_of(
     response: httpx2.Response, spec: ServerSpec, login: Login | None, body: bytes = b""
 ) -> Refusal:
-    """Return a response with an error status as a `Refusal`; the caller sets `own`."""
     forbidden = response.status_code == httpx2.codes.FORBIDDEN
     problem = extract_field_from_www_auth(response, "error") if forbidden else None
     insufficient_scope = problem == "insufficient_scope"
@@ -192,6 +168,7 @@ def refusal_of(
     return Refusal(
         status=response.status_code,
         text=excerpt(body),
+        own=own_error(body) is not None,
         retry_after=_seconds(response.headers.get("retry-after", "")),
         challenged="bearer" in response.headers.get("www-authenticate", "").lower(),
         insufficient_scope=insufficient_scope,

@@ -9,14 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.artifacts import (
-    ArtifactStore,
-    Part,
-    PartialContent,
-    RunArtifacts,
-    parse_part,
-    read_part,
-)
+from bridge.artifacts import ArtifactStore, Part, PartialContent, parse_part, read_part
 from bridge.artifacts.content import (
     HEAD,
     MAX_ANSWER,
@@ -26,6 +19,7 @@ from bridge.artifacts.content import (
     mime_type,
     text_answer,
 )
+from bridge.artifacts.store import RunArtifacts
 from bridge.errors import ArtifactStoreError, InvalidRequestError
 from tests.artifacts.rig import RUN, store
 

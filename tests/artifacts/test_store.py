@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from bridge.artifacts import RunArtifacts
 from bridge.artifacts import store as module
-from bridge.artifacts.store import MAX_NAME
+from bridge.artifacts.store import MAX_NAME, RunArtifacts
 from bridge.errors import ArtifactStoreError
 from bridge.model import Artifact, ArtifactKind, Provenance, owner_digest
 from bridge.model.kept import MAX_DOCUMENT
