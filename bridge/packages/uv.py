@@ -39,6 +39,8 @@ from bridge.settings.dependencies import Dependencies
 from bridge.store import Store
 from bridge.tasks import background_task
 
+logger = logging.getLogger(__name__)
+
 MAX_PACKAGES = 500  # An index may name any number of dependencies.
 MAX_SAID = 64 * 1024  # Bytes kept from the end of uv's output, which may quote an index.
 
@@ -346,19 +348,15 @@ def _words(text: str, place: Path) -> str:
     return whole if len(whole) <= 900 else f"{whole[:899]}…"
 
 
-logger = logging.getLogger(__name__)
-
-_DAY = 24 * 3600.0
-
-
 @dataclass
 class Resolver:
+    """Finds and installs sets of packages; concurrent runs resolve a set once."""
+
     dependencies: Dependencies
     directory: Path
     store: Store
     environ: Mapping[str, str]  # The bridge's own, for the network and uv.
     executable: str = ""  # Replaces the uv of this machine.
-    # By set: one of several concurrent runs resolves it.
     _finding: WeakValueDictionary[str, anyio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def provide(
@@ -395,7 +393,7 @@ class Resolver:
 
     def _stale(self, lock: Lock) -> bool:
         days = self.dependencies.lock_days
-        return bool(days) and time.time() - lock.made > days * _DAY
+        return bool(days) and time.time() - lock.made > days * 24 * 3600.0
 
     async def _provide(
         self, stored: StoredSet, find: Find, target: PackageTarget, say: Say

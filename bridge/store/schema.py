@@ -10,7 +10,6 @@ import errno
 import sqlite3
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -113,23 +112,20 @@ class Databases:
     """
 
     def __init__(self) -> None:
-        self._engines: OrderedDict[str, tuple[sa.Engine, tuple[int, int]]] = OrderedDict()
+        self._engines: dict[str, tuple[sa.Engine, tuple[int, int]]] = {}
         self._failed: dict[str, tuple[float, BaseException]] = {}
         self._changing = threading.Lock()
 
     def engine(
         self, url: str, file: tuple[int, int], make: Callable[[str], sa.Engine] | None = None
     ) -> sa.Engine:
-        """Return the engine of a database, migrated to this version.
+        """Return the engine of a database, migrated to this version; `make` makes a server's.
 
-        Args:
-            file: Device and inode of its file: a replaced file gets a new engine.
-            make: Returns a new engine; None for SQLite's.
+        A replaced file has another device and inode, and gets a new engine.
         """
         with self._changing:
             engine, known_file = self._engines.get(url, (None, None))
             if engine is not None and known_file == file:
-                self._engines.move_to_end(url)
                 return engine
             if engine is not None:
                 engine.dispose()
@@ -149,8 +145,6 @@ class Databases:
                     self._failed[url] = time.monotonic(), error
                 raise
             self._engines[url] = engine, file
-            while len(self._engines) > 8:
-                self._engines.popitem(last=False)[1][0].dispose()
             return engine
 
     def close(self, url: str) -> None:

@@ -2,7 +2,7 @@
 
 Replaces the SDK's transport, which is quadratic in a message's size, has no size limit, and leaves
 grandchildren alive. A message beyond the limit fails its request. The connection ends only if the
-message shows no id. A server inherits the whole environment.
+message shows no id. A server inherits the whole environment. Its stderr goes to a bounded log file.
 """
 
 from __future__ import annotations

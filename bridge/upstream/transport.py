@@ -30,57 +30,6 @@ from bridge.upstream.framing import excerpt
 from bridge.upstream.oauth import Login, sets_authorization
 from bridge.upstream.oauth_web import joined_scopes
 
-
-class Endpoint:
-    """One server's address for one connection, opened again only after `fall_back`."""
-
-    transport: TransportName
-    last_heard: float = -math.inf  # Time of the server's last data, by `clock.current_time`.
-    direct: DirectDispatcher | None = None  # Over stdio; None before `open`.
-    refusal: Refusal | None = None  # The last HTTP response that was an error.
-    # Receives the address at which a starting server waits for its user to log in.
-    on_login: Callable[[str], None] | None = None
-    pid: int | None = None
-
-    @property
-    def installing(self) -> bool:
-        """Whether a package runner is still installing the server."""
-        return False
-
-    @property
-    def last_line(self) -> str:
-        """The server process's last line on stderr; may be empty."""
-        return ""
-
-    @property
-    def cause_of_end(self) -> str:
-        """Why the connection ended, as sentences for programs; may be empty."""
-        return ""
-
-    def noise_since(self, begun: float) -> str:
-        """Return the last line since `begun` that is not a message; may be empty."""
-        return ""
-
-    def end_report(self) -> str:
-        return ""
-
-    async def prepare(self) -> None:
-        """Wait for another installation of this server, and clean up after ended bridges."""
-        return
-
-    def open(self, until: float) -> Transport:
-        """Connect before the time `until`; leaving the context closes everything."""
-        raise NotImplementedError
-
-    def finish_start(self) -> None:
-        """Note that the start has succeeded or failed."""
-        return
-
-    def fall_back(self) -> bool:
-        """Change the transport if the failure suggests that; return whether it changed."""
-        return False
-
-
 UNAUTHORIZED = frozenset({401, 403})
 
 _KEY = f"mcp-code-bridge/{secrets.token_hex(16)}"  # The secret key of a `Refusal`.
@@ -200,3 +149,51 @@ def _seconds(retry_after: str) -> float | None:
         return max(0.0, round(parsedate_to_datetime(retry_after).timestamp() - time.time()))
     except (ValueError, OverflowError):
         return None
+
+
+class Endpoint:
+    """One server's address for one connection, opened again only after `fall_back`."""
+
+    transport: TransportName
+    last_heard: float = -math.inf  # Time of the server's last data, by `clock.current_time`.
+    direct: DirectDispatcher | None = None  # Over stdio; None before `open`.
+    refusal: Refusal | None = None  # The last HTTP response that was an error.
+    # Receives the address at which a starting server waits for its user to log in.
+    on_login: Callable[[str], None] | None = None
+    pid: int | None = None
+
+    @property
+    def installing(self) -> bool:
+        """Whether a package runner is still installing the server."""
+        return False
+
+    @property
+    def last_line(self) -> str:
+        """The server process's last line on stderr; may be empty."""
+        return ""
+
+    @property
+    def cause_of_end(self) -> str:
+        """Why the connection ended, as sentences for programs; may be empty."""
+        return ""
+
+    def noise_since(self, begun: float) -> str:
+        """Return the last line since `begun` that is not a message; may be empty."""
+        return ""
+
+    def end_report(self) -> str:
+        return ""
+
+    async def prepare(self) -> None:
+        """Wait for another installation of this server, and clean up after ended bridges."""
+
+    def open(self, until: float) -> Transport:
+        """Connect before the time `until`; leaving the context closes everything."""
+        raise NotImplementedError
+
+    def finish_start(self) -> None:
+        """Note that the start has succeeded or failed."""
+
+    def fall_back(self) -> bool:
+        """Change the transport if the failure suggests that; return whether it changed."""
+        return False
