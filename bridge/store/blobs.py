@@ -74,12 +74,7 @@ class Blobs:
         """Do the slow part of `publish`, before the transaction."""
 
     def publish(
-        self,
-        connection: Connection | None,
-        unfinished: Unfinished,
-        digest: str,
-        *,
-        durable: bool = False,
+        self, connection: Connection | None, unfinished: Unfinished, digest: str, *, durable: bool
     ) -> None:
         """Name a finished file, in the transaction of the rows that refer to it."""
         path = self._folder(digest[:2]) / digest
