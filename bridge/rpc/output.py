@@ -85,7 +85,7 @@ class OutputBuffer:
         self.dropped = 0
 
     def append(self, data: bytes, skipped: int = 0) -> bytes:
-        """Add bytes after `skipped` dropped ones; return those to store, if memory lacks some."""
+        """Add bytes after `skipped` dropped ones; return those to store once memory is full."""
         gap = b""
         if skipped > 0:
             self.dropped += skipped

@@ -216,7 +216,7 @@ class TokenStore:
             raise TokenStoreError(f"it is in the system's keyring, and {error}") from None
 
     async def _ask(self, ask: Callable[[KeyringBackend], Result]) -> Result:
-        """Ask the keyring, within the timeout, in a thread that may hang at the bridge's end."""
+        """Ask the keyring within the timeout, in a thread that cannot delay the bridge's end."""
         pending[:] = [each for each in pending if not each.done()]
         if pending:
             raise TokenStoreError("it has not finished an earlier operation")
