@@ -229,7 +229,9 @@ def shorten(text: str) -> str:
 
 
 def error_name(response: httpx2.Response) -> str:
-    document = read_document(response)
+    document: Any = None
+    with suppress(ValueError, RecursionError, httpx2.StreamError):
+        document = json.loads(response.content)
     return safe_error_name(document.get("error") if isinstance(document, dict) else None)
 
 
