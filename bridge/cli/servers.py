@@ -42,7 +42,7 @@ from bridge.inventory.configuration import (
 from bridge.model import ServerSpec, Source
 from bridge.settings import Settings, home, parsers, store_of
 from bridge.text import clip, counted
-from bridge.upstream.server_log import log_path
+from bridge.upstream.stdio import log_path
 
 if TYPE_CHECKING:
     from bridge.runs import Engine

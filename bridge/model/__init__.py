@@ -43,6 +43,7 @@ from bridge.model.runs import RunRequest as RunRequest
 from bridge.model.runs import RunResult as RunResult
 from bridge.model.runs import StageResult as StageResult
 from bridge.model.runs import Usage as Usage
+from bridge.model.runs import owner_digest as owner_digest
 from bridge.model.servers import OAuthHints as OAuthHints
 from bridge.model.servers import ServerSettings as ServerSettings
 from bridge.model.servers import ServerSpec as ServerSpec

@@ -5,6 +5,7 @@ What a new field of a result needs in addition to a line here is in CONTRIBUTING
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from collections.abc import Awaitable, Mapping
@@ -32,6 +33,11 @@ PERSON = "user"
 PERSON_OWNERS = frozenset({"stdio", "terminal"})
 """Owners and principals that are the local user, who has both stdio and the terminal. All other
 owners came over HTTP."""
+
+
+def owner_digest(owner: str) -> str:
+    """Return an owner's name in stored data, which reveals no credential."""
+    return hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 SCRIPT_OPENING = "# /// script"

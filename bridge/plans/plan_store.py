@@ -22,8 +22,8 @@ import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
 from bridge.gate.held_calls import HeldCalls, HeldRequest
-from bridge.model import Plan
-from bridge.store import Store, Transaction, adapter, owner_digest
+from bridge.model import Plan, owner_digest
+from bridge.store import Store, Transaction, adapter
 
 logger = logging.getLogger(__name__)
 

@@ -232,6 +232,8 @@ class Engine:
                         raise
                     logger.warning("the program is started again in a new sandbox: %s", error)
         # 9. Release: the sandbox is gone, or the session has kept it and saved its state.
+        if run.packages.binds:
+            self.packages.compile_later(run.packages)
         assert result is not None
         if session is not None:
             result = session.with_losses(result)
@@ -242,7 +244,7 @@ class Engine:
         async with self.queue.slot(run.request.owner, run.caller.report_queue) as slot:
             if run.request.may_need_packages:
                 run = replace(run, packages=await self.packages.resolve(run.request, run.caller))
-                if run.request.ends_bridge:
+                if run.request.ends_bridge and run.packages.binds:
                     # The bridge ends with this run, so nothing can be compiled after it.
                     self.packages.compile_later(run.packages)
             reserve = partial(self.sandboxes.reserve, binds=run.packages.binds)
@@ -251,7 +253,6 @@ class Engine:
             async def open_sandbox(again: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
                 async with reserve(run.limits, fresh=again, keep=slot.keep) as sandbox:
                     yield run, Place(sandbox=sandbox, waited=not again)
-                self.packages.compile_later(run.packages)
 
             yield open_sandbox
 
@@ -269,7 +270,6 @@ class Engine:
                     # The turn comes first: a run with a slot never waits for its session.
                     async with self.queue.slot(run.request.owner, run.caller.report_queue):
                         yield replace(run, gate=gate, packages=turn.packages), place
-                    self.packages.compile_later(turn.packages)
 
             yield open_sandbox
 

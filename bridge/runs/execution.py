@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any
 
+from bridge.artifacts import RunArtifacts
 from bridge.callers.client import MAX_WAIT_SECONDS
 from bridge.catalog.entries import run_discovered
 from bridge.errors import AuditError
@@ -168,8 +169,11 @@ class Execution(Program):
         self._place = place
         self._began = time.monotonic()
         self.gate: Gate | None = None
-        artifacts = parts.artifacts.of_run(
-            run.request.owner, run.run_id, lambda: self._provenance.provenance()
+        artifacts = RunArtifacts(
+            parts.artifacts,
+            run.request.owner,
+            run.run_id,
+            lambda: self._provenance.provenance(),
         )
         clear = run.gate.context.marks.of("")
         super().__init__(

@@ -22,11 +22,10 @@ import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
 from bridge.event_loop import estimated_size, offload, utc_text
-from bridge.model import ApplyRequest, Json, RunRequest, RunResult
+from bridge.model import ApplyRequest, Json, RunRequest, RunResult, owner_digest
 from bridge.private_files import make_directory
 from bridge.render.text import value_text
 from bridge.settings import Settings
-from bridge.store import owner_digest
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
 logger = logging.getLogger(__name__)

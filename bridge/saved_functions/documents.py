@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from bridge.errors import InvalidRequestError, LibraryError
-from bridge.model import MEBIBYTE, Json, Provenance
-from bridge.store import Store, Transaction, owner_digest
+from bridge.model import MEBIBYTE, Json, Provenance, owner_digest
+from bridge.store import Store, Transaction
 
 MAX_NAMES = 200  # Entries with a record of their own; a program can use any number of names.
 

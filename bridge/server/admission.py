@@ -36,7 +36,7 @@ from bridge.gate.audit.reading import end_orphans
 from bridge.runs import Engine
 from bridge.server.stdio import MAX_MESSAGE_BYTES, NO_BATCHES, TOO_MANY, is_too_complex
 from bridge.settings import store_of
-from bridge.upstream.framing import Line, encode
+from bridge.upstream.framing import encode
 
 logger = logging.getLogger(__name__)
 
@@ -314,7 +314,7 @@ class RequestMiddleware:
             body += part
             more = message.get("more_body", False)
         line = bytes(body)
-        if await is_too_complex(Line(line)):
+        if await is_too_complex(line):
             await refuse(400, TOO_MANY)(scope, receive, send)
         elif line[:1] == b"[":
             await refuse(400, NO_BATCHES.message)(scope, receive, send)

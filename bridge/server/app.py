@@ -35,7 +35,7 @@ from bridge.server.resources import SESSIONS_URI, Resources
 from bridge.server.runs import Runs, TaskParams, UpdateParams, task_status
 from bridge.server.search_tool import SEARCH_TOOL, search_result, search_tool
 from bridge.text import without_values
-from bridge.upstream.task_calls import EXTENSION
+from bridge.upstream.connection import TASKS_EXTENSION
 
 TOOL = "run_python"
 
@@ -74,7 +74,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     changed = "notifications/roots/list_changed"
     server.add_notification_handler(changed, types.NotificationParams, surface.note_changed_roots)
     server.middleware.append(surface.introduce)
-    server.extensions[EXTENSION] = {}
+    server.extensions[TASKS_EXTENSION] = {}
     server.add_request_handler("tasks/get", TaskParams, surface.get_task)
     server.add_request_handler("tasks/update", UpdateParams, surface.update_task)
     server.add_request_handler("tasks/cancel", TaskParams, surface.cancel_task)

@@ -22,6 +22,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import Field
 from starlette.requests import Request
 
+from bridge.artifacts import RunArtifacts
 from bridge.callers.client import is_wanted
 from bridge.errors import ArtifactStoreError, BridgeError, InvalidRequestError
 from bridge.event_loop import offload
@@ -44,7 +45,7 @@ from bridge.server.clients import (
     known_client,
 )
 from bridge.server.content import result_or_error
-from bridge.upstream.task_calls import EXTENSION
+from bridge.upstream.connection import TASKS_EXTENSION
 
 TASK_AFTER_SECONDS = 15.0
 """A longer run becomes a task. Clients stop waiting for a silent request after 60 s."""
@@ -63,7 +64,9 @@ class UpdateParams(TaskParams):
 
 def has_tasks(context: Context) -> bool:
     capabilities = context.session.client_capabilities
-    return is_modern(context) and EXTENSION in (capabilities and capabilities.extensions or ())
+    return is_modern(context) and TASKS_EXTENSION in (
+        capabilities and capabilities.extensions or ()
+    )
 
 
 async def announce(client: HandshakeClient | ModernClient, run_id: str) -> None:
@@ -207,7 +210,9 @@ class Runs:
         texts = [redact(each.text) for each in result.content if each.type == "text"]
         # The run's sources are unknown here, so the result counts as tainted by all of them.
         origin = Provenance(anything=True, run_id=run_id)
-        artifacts = self._engine.artifacts.of_run(self.owner(context), run_id, lambda: origin)
+        artifacts = RunArtifacts(
+            self._engine.artifacts, self.owner(context), run_id, lambda: origin
+        )
         data = "\n".join(texts).encode("utf-8", "replace")
         try:
             await anyio.to_thread.run_sync(artifacts.add, "result", data, "text/plain", "result")

@@ -39,7 +39,6 @@ from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.upstream.framing import (
     MAX_VALUES,
     PREVIEW_CHARACTERS,
-    Line,
     LineFramer,
     Noise,
     OversizeLine,
@@ -169,9 +168,9 @@ NO_BATCHES = ErrorData(
 _METHOD = b'"method"'  # In every request and, outside of values, in no response.
 
 
-async def is_too_complex(line: Line) -> bool:
+async def is_too_complex(line: bytes) -> bool:
     """Return whether a client's message has too many values to parse."""
-    return len(line.data) > LARGE and await offload(line.data, partial(has_too_many_values, line))
+    return len(line) > LARGE and await offload(line, partial(has_too_many_values, line))
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ class MessageRefusal:
 
 
 def read_line(
-    line: Line | OversizeLine, *, too_complex: bool = False
+    line: bytes | OversizeLine, *, too_complex: bool = False
 ) -> JSONRPCMessage | MessageRefusal | Noise | None:
     """Parse a client's line, repaired if necessary.
 
@@ -197,18 +196,18 @@ def read_line(
     if too_complex:
         found = decode_too_many(line)
         return Noise(TOO_MANY) if found is None else _refusal(found, INVALID_REQUEST, TOO_MANY)
-    if line.data[:1] == b"[" and _METHOD in line.data:
+    if line[:1] == b"[" and _METHOD in line:
         return MessageRefusal(JSONRPCError(jsonrpc="2.0", id=None, error=NO_BATCHES))
     message = decode_line(line)
     if not isinstance(message, JSONRPCError) or message.error.code != PARSE_ERROR:
         return message
     # Either the client's own error, or the replacement of a line that cannot be parsed.
     try:
-        return jsonrpc_message_adapter.validate_json(line.data, by_name=False)
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-    if _METHOD not in line.data:
-        return Noise(line.data[:PREVIEW_CHARACTERS].decode("utf-8", "replace"))
+    if _METHOD not in line:
+        return Noise(line[:PREVIEW_CHARACTERS].decode("utf-8", "replace"))
     if first["type"] == "json_invalid":
         return _refusal(message, PARSE_ERROR, f"The message cannot be parsed: {first['msg']}.")
     return _refusal(message, INVALID_REQUEST, "The message is not a JSON-RPC request.")
@@ -248,7 +247,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         self._fd = fd
         self._writer = writer
         self._framer = LineFramer(MAX_MESSAGE_BYTES)
-        self._lines: deque[Line | OversizeLine] = deque(self._framer.feed(read))
+        self._lines: deque[bytes | OversizeLine] = deque(self._framer.feed(read))
         self._reader = Reader(fd, self._read_now)
         self._ended = False
 
@@ -276,8 +275,8 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
                 rest = self._framer.finish()
                 self._lines.extend(() if rest is None else (rest,))
 
-    async def _read(self, line: Line | OversizeLine) -> JSONRPCMessage | None:
-        too_complex = isinstance(line, Line) and await is_too_complex(line)
+    async def _read(self, line: bytes | OversizeLine) -> JSONRPCMessage | None:
+        too_complex = isinstance(line, bytes) and await is_too_complex(line)
         match read_line(line, too_complex=too_complex):
             case MessageRefusal(answer):
                 logger.warning("the client sent an invalid message: %s", answer.error.message)

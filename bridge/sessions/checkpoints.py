@@ -31,8 +31,8 @@ import anyio.to_thread
 
 from bridge.errors import InvalidRequestError
 from bridge.guest.protocol.wire import State
-from bridge.model import Json, Loss
-from bridge.store import Store, Transaction, owner_digest
+from bridge.model import Json, Loss, owner_digest
+from bridge.store import Store, Transaction
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 from bridge.text import valid_text, visible
 

@@ -10,8 +10,7 @@ from collections import Counter, deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from bridge.model import PERSON_OWNERS
-from bridge.store.store import owner_digest
+from bridge.model import PERSON_OWNERS, owner_digest
 
 _PERSON = frozenset(map(owner_digest, PERSON_OWNERS))
 

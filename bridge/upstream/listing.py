@@ -42,8 +42,7 @@ MAX_SCHEMAS_BYTES = 16 * 1024 * 1024  # Of all tools of one server.
 
 MAX_URI_CHARS = 8_000  # Web servers accept as much.
 
-MIN_CACHE_SECONDS = 2.0
-"""Least time between two requests for a server's list of tools, whatever its `ttlMs`."""
+MIN_CACHE_SECONDS = 2.0  # Between two requests for a list of tools, whatever its `ttlMs`.
 
 Page = Mapping[str, Json]
 
@@ -155,10 +154,7 @@ def reduce_page(page: Page) -> dict[str, Json]:
 
 
 def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
-    """Return the tools of a list's entries; of several with one name the first is used.
-
-    One warning per reason reports the entries that are left out.
-    """
+    """Return the tools of a list's entries; of several with one name the first is used."""
     tools: dict[str, Tool] = {}
     left = MAX_SCHEMAS_BYTES
     problems: defaultdict[str, list[str]] = defaultdict(list)
@@ -265,10 +261,7 @@ def _offer(entry: Mapping[str, Json], identity: str) -> dict[str, Json]:
 
 
 def suggestion(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) -> str:
-    """Return a hint for a failed request: similar names, or the arguments of an existing prompt.
-
-    It is empty for an existing resource.
-    """
+    """Return a hint for a failed request: similar names, or the arguments of an existing prompt."""
     identity = LISTS[kind].identity
     found = next((offer for offer in offers if offer[identity] == wanted), None)
     if found is not None and kind != "prompts":

@@ -18,7 +18,7 @@ from bridge.runs.records import RunRecords
 from bridge.sessions.checkpoints import Checkpoints, Saved
 from bridge.settings import load
 from bridge.store import Store
-from bridge.upstream.server_log import LOG_BYTES, ServerLog, log_path
+from bridge.upstream.stdio import LOG_BYTES, ServerLog, log_path
 from tests.audit_rig import ALLOWED, a_call
 from tests.cli.desk import Cli, command_line
 

@@ -12,10 +12,10 @@ from bridge.errors import UnknownError
 from bridge.gate import held_calls as calls
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.policy import FlowState
-from bridge.model import Plan, Provenance, Tool
+from bridge.model import Plan, Provenance, Tool, owner_digest
 from bridge.plans import plan_store
 from bridge.plans.plan_store import Plans, StoredPlan
-from bridge.store import ServerUrl, owner_digest
+from bridge.store import ServerUrl
 from bridge.store.postgresql import ServerStore
 from tests.audit_rig import FakeClock
 from tests.engine_rig import settings_in

@@ -16,6 +16,7 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
+from bridge.artifacts import RunArtifacts
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, RunResult
 from bridge.runs import Engine
@@ -39,7 +40,7 @@ async def client(engine: Engine, era: str) -> AsyncIterator[Client]:
 
 
 def left(engine: Engine, name: str, data: bytes, owner: str = "stdio", **more: Any) -> Artifact:
-    return engine.artifacts.of_run(owner, RUN).add(name, data, **more)
+    return RunArtifacts(engine.artifacts, owner, RUN).add(name, data, **more)
 
 
 async def kept_by(client: Client) -> list[str]:

@@ -21,7 +21,7 @@ from bridge.server.content import RECORD_KEY
 from bridge.server.known_clients import KnownClient, find_client
 from bridge.upstream.client_features import on_behalf_of
 from bridge.upstream.pool import Pool
-from bridge.upstream.task_calls import Method, TaskRequest
+from bridge.upstream.requests import TaskMethod, TaskRequest
 from tests.asker_rig import asker, text_of
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
@@ -203,7 +203,7 @@ async def test_only_clients_that_declare_tasks_get_one(pool: Pool, engine: Engin
 async def test_no_one_guesses_a_task_and_only_the_newer_era_has_them(
     engine: Engine, era: str, why: str
 ) -> None:
-    methods: tuple[Method, ...] = ("tasks/get", "tasks/update", "tasks/cancel")
+    methods: tuple[TaskMethod, ...] = ("tasks/get", "tasks/update", "tasks/cancel")
     async with Client(build_server(engine), mode=era) as client:
         for method in methods:
             asked = TaskRequest(method=method, params={"taskId": "guessed", "inputResponses": {}})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Call, Done, Exited, File
 from bridge.model import Limits
@@ -39,7 +39,7 @@ async def taken(
     kept: ArtifactStore, frames: Iterable[File], limits: Limits = LIMITS, clear: Any = None
 ) -> tuple[Collected, Mapping[str, bytes], Mapping[str, str]]:
     """Take frames; return what is left, each file's content, and why others are missing."""
-    collector = Collector(limits, artifacts=kept.of_run("me", RUN), clear=clear)
+    collector = Collector(limits, artifacts=RunArtifacts(kept, "me", RUN), clear=clear)
     for frame in frames:
         await collector.add(frame)
     left = await collector.finish()
@@ -163,7 +163,7 @@ async def test_problems_are_told_in_few_short_clean_lines(tmp_path: Path) -> Non
 
 async def test_a_store_that_cannot_be_written_to_loses_files_and_no_run(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("in the way")
-    collector = Collector(LIMITS, artifacts=store(tmp_path).of_run("me", RUN))
+    collector = Collector(LIMITS, artifacts=RunArtifacts(store(tmp_path), "me", RUN))
     await collector.add(part("a"))
     left = await collector.finish()
     assert left.artifacts == ()
@@ -172,7 +172,7 @@ async def test_a_store_that_cannot_be_written_to_loses_files_and_no_run(tmp_path
 
 async def test_what_was_begun_is_gone_when_no_one_asks_for_it(tmp_path: Path) -> None:
     kept = store(tmp_path)
-    collector = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
+    collector = Collector(LIMITS, artifacts=RunArtifacts(kept, "me", RUN))
     await collector.add(part("a", more=True))
     collector.discard()
     assert [path for path in kept.blobs.root.parent.rglob("*") if path.stat().st_size == 1] == []
@@ -183,7 +183,7 @@ def files_carried_out(
     kept: ArtifactStore, *frames: tuple[float, object], asked: bool = False
 ) -> tuple[Facts, float]:
     """Carry a program out whose files are kept; return how it ended, and after how long."""
-    collector = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
+    collector = Collector(LIMITS, artifacts=RunArtifacts(kept, "me", RUN))
     return carried_out(Scripted(*frames), LIMITS, collector=collector, asked=asked)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.guest.protocol.wire import Shown
 from bridge.model import Limits
 from bridge.rpc.channel import RedactStream
@@ -49,7 +49,7 @@ class Rig:
         self.store = ArtifactStore(
             Store(root), total_bytes=64 * MEBIBYTE, run_bytes=run_bytes, days=1
         )
-        self.items = ShownItems(Limits(**limits), self.store.of_run("me", RUN), Upper())
+        self.items = ShownItems(Limits(**limits), RunArtifacts(self.store, "me", RUN), Upper())
 
     async def left(self, *frames: Shown) -> Collected:
         for frame in frames:

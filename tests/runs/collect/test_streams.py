@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Output
 from bridge.model import MEBIBYTE, Limits
@@ -32,7 +32,7 @@ def store_in(path: Path, run_bytes: int = 64 * MEBIBYTE) -> ArtifactStore:
 async def written(
     store: ArtifactStore | None, *frames: Output, limits: Limits = LIMITS
 ) -> Collected:
-    artifacts = None if store is None else store.of_run("", RUN)
+    artifacts = None if store is None else RunArtifacts(store, "", RUN)
     streams = Streams(limits, None, artifacts, Redactor({SECRET: "TOKEN of x"}))
     for frame in frames:
         await streams.add(frame)
@@ -184,7 +184,7 @@ async def test_the_streams_share_the_budget(tmp_path: Path) -> None:
 
 async def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     store = store_in(tmp_path)
-    streams = Streams(LIMITS, None, store.of_run("", RUN), Redactor({}))
+    streams = Streams(LIMITS, None, RunArtifacts(store, "", RUN), Redactor({}))
     for _ in range(10):
         await streams.add(Output("stdout", b"x" * 65_536))
     streams.discard()
