@@ -299,21 +299,21 @@ def test_the_first_stage_that_did_not_succeed_is_named(
     stages: list[StageResult], told: str
 ) -> None:
     """One that could not write on, because its reader had ended, did succeed; the last cannot."""
-    verdict = judge(stages, PROFILE, timed_out=False, timeout=1)
+    verdict = judge(stages, PROFILE)
     assert verdict.status == ("error" if told else "success")
     assert verdict.summary == (told or verdict.summary)
 
 
 def test_memory_is_no_success_even_with_status_0_and_a_deadline_names_what_still_ran() -> None:
     stage = StageResult(words=("a",), exit_code=0, oom_killed=True)
-    verdict = judge([stage, _stage()], PROFILE, timed_out=False, timeout=1)
+    verdict = judge([stage, _stage()], PROFILE)
     assert (verdict.status, verdict.reason) == ("error", "oom")
     assert "512 MiB" in verdict.summary
-    verdict = judge([_stage(), _stage(None)], PROFILE, timed_out=True, timeout=2)
+    verdict = judge([_stage(), _stage(None)], PROFILE, passed=2)
     assert (verdict.status, verdict.reason) == ("timeout", "timeout")
     assert "stage 2 of 2" in verdict.summary
     assert "stage 1" not in verdict.summary
-    assert "at most 300" in verdict.remedy
+    assert "at most 300" in verdict.error
 
 
 SECRET = "wJalrXUt/nFEMI+K7MDENG"
