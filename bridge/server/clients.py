@@ -1,7 +1,8 @@
 """The bridge's MCP clients, as the engine sees them, in both eras of the protocol.
 
 With `initialize`, a question is a server request on the stream of the run's call. Since 2026-07-28
-it is the result of that call, and the client repeats the call with the answer.
+it is the result of that call, and the client repeats the call with the answer. Client programs with
+known limits have a table; docs/clients.md has the measurements.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import uuid
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -26,7 +28,6 @@ from bridge.errors import CannotAskError
 from bridge.gate.question import one_line
 from bridge.model import Json
 from bridge.runs.suspended_runs import SuspendedRun, SuspendedRuns, Waiting
-from bridge.server.known_clients import KnownClient, find_client
 from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
@@ -340,3 +341,59 @@ def input_required(waiting: Waiting) -> types.InputRequiredResult:
         for key, question in waiting.questions.items()
     }
     return types.InputRequiredResult(input_requests=requests, request_state=waiting.secret)
+
+
+ANSWERED_AT = 0.9
+"""Share of a client's time limit after which the bridge answers; the rest is for delivery."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownClient:
+    """A client program.
+
+    Attributes:
+        source: Its name among discovery's sources, whose files may set its limit.
+        seconds: How long it waits for a call despite progress; infinite if progress is enough.
+        variable: The inherited variable with its limit in milliseconds.
+        parses_text: Parses JSON text as structured content and refuses results that are not
+            objects, such as that of `print(1+1)`; it always shows the text.
+        defers: Shows its model most tools only if the model searches for them.
+        shows_failures: Shows its model failed results as JSON with `_meta`: 500 tokens, not 74.
+    """
+
+    source: str = ""
+    seconds: float = math.inf
+    variable: str = ""
+    parses_text: bool = False
+    shows_failures: bool = False
+    defers: bool = False
+
+    def patience(self, configured: Mapping[str, float], environ: Mapping[str, str]) -> float:
+        """Return the seconds after which the bridge must answer a call; see `own_limits`."""
+        given = environ.get(self.variable, "")
+        inherited = float(given) / 1000 if given.isascii() and given.isdigit() else 0.0
+        return ANSWERED_AT * configured.get(self.source, inherited or self.seconds)
+
+
+_CLIENTS: Mapping[str, KnownClient] = {
+    "claude-code": KnownClient(source="claude-code", variable="MCP_TOOL_TIMEOUT", defers=True),
+    "claude-ai": KnownClient(seconds=60),
+    "codex-mcp-client": KnownClient(source="codex", seconds=300, defers=True),
+    "cursor-vscode": KnownClient(seconds=300),
+    "gemini-cli-mcp-client": KnownClient(
+        source="gemini", seconds=600, parses_text=True, shows_failures=True
+    ),
+    "qwen-cli-mcp-client": KnownClient(
+        source="qwen", seconds=600, shows_failures=True, defers=True
+    ),
+}
+
+
+def find_deferring() -> frozenset[str]:
+    """Return the names in discovery of the clients that defer tools."""
+    return frozenset(each.source for each in _CLIENTS.values() if each.defers)
+
+
+def find_client(name: str) -> KnownClient:
+    """Return the client whose table name is a prefix of `name`; a default if there is none."""
+    return next((_CLIENTS[each] for each in _CLIENTS if name.startswith(each)), KnownClient())

@@ -20,7 +20,7 @@ from bridge.model import Artifact, RunResult, ShownContent, Status
 from bridge.render.structured import to_structured
 from bridge.render.text import compact
 from bridge.runs import Engine
-from bridge.server.known_clients import KnownClient
+from bridge.server.clients import KnownClient
 from bridge.settings import RecordPlace
 from bridge.text import counted
 

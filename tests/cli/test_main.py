@@ -16,8 +16,7 @@ from typing import NoReturn
 import pytest
 
 from bridge.cli import main as cli
-from bridge.cli.app import COMMANDS, make_command, read_words
-from bridge.cli.help import describe_command
+from bridge.cli.app import COMMANDS, describe_command, make_command, read_words
 from bridge.cli.line import Invocation, handler_of, simple_invocation, with_default
 from bridge.cli.output import is_drawn
 from bridge.cli.run import exit_status, show

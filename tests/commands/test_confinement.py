@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.commands.confinement import MAX_COMMAND_BYTES, MAX_STAGES, View, check_stages
-from bridge.commands.line import parse_line
 from bridge.commands.runner import CommandOutput, judge
 from bridge.errors import InvalidRequestError
 from bridge.gate.redaction import Redactor
 from bridge.model import StageResult
 from bridge.sandbox.backend import Bind
+from bridge.server.command_tool import parse_line
 from bridge.settings.commands import parse_commands
 
 _WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1)
