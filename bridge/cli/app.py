@@ -64,8 +64,8 @@ COMMANDS = {
     ),
     "tools": Command("servers:tools", "List or search tools across servers", LOOKING, _SOURCES),
     "logs": Command("servers:logs", "Show what a server wrote to stderr", LOOKING),
-    "login": Command("login:login", "Log in to a remote server", LOOKING, _SOURCES),
-    "logout": Command("login:logout", "Remove the login to a server", LOOKING, _SOURCES),
+    "login": Command("servers:login", "Log in to a remote server", LOOKING, _SOURCES),
+    "logout": Command("servers:logout", "Remove the login to a server", LOOKING, _SOURCES),
     "runs": Command("records:list_runs", "List the last runs", KEEPING),
     "runs show": Command("records:show_run", "Show a run's program, calls and output"),
     "sessions": Command("records:list_sessions", "List saved sessions", KEEPING),
@@ -203,7 +203,7 @@ def _typer_function(path: str) -> Callable[..., Invocation]:
     invocation.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
     # typer would mistake these for the command's own parameter types.
     invocation.__annotations__ = {}
-    invocation.__doc__ = declared.__doc__
+    invocation.__doc__ = declared.__doc__ or f"{entry.summary}."
     return invocation
 
 

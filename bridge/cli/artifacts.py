@@ -42,7 +42,6 @@ async def list_kept(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """List artifacts, the newest first."""
     store = store_for(settings)
     run_id = await anyio.to_thread.run_sync(partial(_run_id, store, run))
     artifacts = await anyio.to_thread.run_sync(partial(store.find_all, None, run_id))
@@ -102,7 +101,6 @@ async def remove(
     everything: Annotated[bool, flag("--all", "all artifacts of all runs")] = False,
     yes: Yes = False,
 ) -> int:
-    """Remove artifacts."""
     ways = (bool(uris), run is not None, everything)
     if sum(ways) != 1:
         raise UsageError("Nothing selected. Pass artifact IDs, --run RUN or --all.")

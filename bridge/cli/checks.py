@@ -8,9 +8,8 @@ from typing import Any
 import anyio
 
 from bridge.catalog.prose import join_names
-from bridge.cli.output import visible, write_json, write_list, write_prose
+from bridge.cli.output import visible, waiting, write_json, write_list, write_prose
 from bridge.cli.servers import SERVER_UNREACHABLE
-from bridge.cli.status import waiting
 from bridge.client_configs.writers import WRITERS
 from bridge.errors import BridgeError, LoginRequiredError
 from bridge.runs import Engine

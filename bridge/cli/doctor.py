@@ -17,9 +17,8 @@ import anyio.to_thread
 
 from bridge.cli.line import PROGRAM
 from bridge.cli.options import AsJson, flag, opt
-from bridge.cli.output import visible, write_err, write_json, write_out, write_prose
+from bridge.cli.output import visible, waiting, write_err, write_json, write_out, write_prose
 from bridge.cli.person import Person
-from bridge.cli.status import waiting
 from bridge.commands.plan import CommandCheck, check_commands
 from bridge.errors import BridgeError, SandboxError, SettingsError, UsageError
 from bridge.inventory.configuration import context_for
@@ -434,7 +433,6 @@ async def build_image(
 
 
 async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
-    """Show the image on every engine."""
     images: list[ImageStatus] = []
     digest, version = guest_digest(), recipe_version(recipe_dir())
 

@@ -16,6 +16,7 @@ from bridge.cli import moving
 from bridge.cli.options import AsJson, Clients, DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import (
     visible,
+    waiting,
     write_diff,
     write_err_line,
     write_json,
@@ -23,7 +24,6 @@ from bridge.cli.output import (
     write_prose,
 )
 from bridge.cli.person import Person
-from bridge.cli.status import waiting
 from bridge.client_configs import install as edits
 from bridge.client_configs.entry import (
     NAME,
@@ -230,10 +230,9 @@ async def uninstall(
             )
             planned.append(edits.with_own_commands(change, machine))
     if not restore and moving.write_stays(planned, settings):
-        person = Person()
         with nothing_written():
-            asks = not (yes or dry_run) and person.attended
-            restore = asks and await person.confirm("Put them back?", default=True)
+            restore = not (yes or dry_run) and Person().attended
+            restore = restore and await Person().confirm("Put them back?", default=True)
     if restore:
         planned = moving.with_restores(planned, wanted, scope, settings, machine)
     unread = [each for each in broken.values() if each[0].writer.id in wanted]
@@ -304,7 +303,6 @@ async def carry_out(
     *,
     dry_run: bool = False,
     yes: bool = False,
-    person: Person | None = None,
     default: bool = False,
 ) -> bool:
     """Show changes, ask, and make them; return False if the user refuses."""
@@ -323,9 +321,8 @@ async def carry_out(
     if dry_run:
         write_err_line("No changes made (--dry-run).")
         return True
-    person = person or Person()
     with nothing_written():
-        agreed = await person.agrees("Apply these changes?", yes=yes, default=default)
+        agreed = await Person().agrees("Apply these changes?", yes=yes, default=default)
     if not agreed:
         write_err_line("No changes made.")
         return False
@@ -400,7 +397,11 @@ def _show(planned: Sequence[edits.Change], *, path: str) -> None:
         words = shlex.join(command_line(change.value, target.location.dialect)) or url
         lines = [f"  {change.name}: {words}"] if words and change in changing else []
         lines += [f"  through its own command: {shlex.join(argv)}" for argv in change.commands]
-        lines += [*moving.describe_moves(change), *(f"  {note}" for note in change.notes)]
+        for way, names in (("behind the bridge", change.moved), ("back", change.restored)):
+            if names:
+                lines.append(f"  {way} ({counted(len(names), 'server')}): {', '.join(names)}")
+        lines += [f"  {name} stays: {reason}" for name, reason in change.refused]
+        lines += [f"  {note}" for note in change.notes]
         text = visible("".join(f"{line}\n" for line in lines))
         for hidden, shown in ((path, _YOUR_PATH), (url, shown_address(url))):
             text, diff = (each.replace(hidden, shown) if hidden else each for each in (text, diff))

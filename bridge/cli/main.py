@@ -159,20 +159,18 @@ def _frozen_imports() -> Iterator[None]:
 
 
 def _set_up_logging(settings: Settings, *, serving: bool) -> None:
-    level = settings.log_level
-    if not serving and level == "INFO":
+    level, line = settings.log_level, "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    brief = not serving and level in ("INFO", "WARNING")
+    if brief:
         # At a terminal, progress lines would hide the command's own output.
-        level = "WARNING"
-    line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    if not serving and level == "WARNING":
-        line = "%(level)s: %(message)s"
+        level, line = "WARNING", "%(level)s: %(message)s"
     handler = TerminalHandler(sys.stderr)
     handler.setFormatter(VisibleFormatter(line))
     handler.addFilter(RepeatedLines())
     logging.basicConfig(level=level, handlers=[handler])
     for line in (*unknown_variables(settings.environ), *settings.notes):
         logger.warning("%s", line)
-    if level == "WARNING" and not serving:
+    if brief:
         # Building an image takes minutes, so its progress is shown in scripts too.
         logging.getLogger("bridge.sandbox.container.backend.progress").setLevel("INFO")
     for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):

@@ -13,8 +13,7 @@ from typing import TextIO
 
 import anyio
 
-from bridge.cli.output import visible, write_err_line
-from bridge.cli.status import hide_status
+from bridge.cli.output import hide_status, visible, write_err_line
 from bridge.errors import UsageError
 
 QUIET_SECONDS = 0.05

@@ -20,9 +20,16 @@ from bridge.catalog.program.parsing import Unread
 from bridge.catalog.program.references import NameTable
 from bridge.catalog.prose import clip
 from bridge.cli.options import AsJson, Code, Server, Yes, arg, complete_tools, flag
-from bridge.cli.output import visible, write_err, write_json, write_out, write_warning
+from bridge.cli.output import (
+    open_engine,
+    visible,
+    waiting,
+    write_err,
+    write_json,
+    write_out,
+    write_warning,
+)
 from bridge.cli.person import Person
-from bridge.cli.status import open_engine, waiting
 from bridge.errors import UsageError
 from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, strictest
 from bridge.gate.flow import Flow
@@ -83,14 +90,11 @@ async def explain(
     asked = Decision(action="ask", rule=CHANGED, reason=change) if change else None
     final = strictest(base, asked)
     # These decide if an earlier call of the run has read what they name.
-    flows = [
-        rule
-        for rule in (policy.spec.flows if policy.spec.present else ())
-        if any_matcher(rule.to_servers)(name) or rule.to & base.labels
-    ]
+    rules = policy.spec.flows if policy.spec.present else ()
+    flows = [rule for rule in rules if any_matcher(rule.to_servers)(name) or rule.to & base.labels]
     steps = policy.explain(call, effect)
     if as_json:
-        document: dict[str, Json] = {
+        document = {
             "server": name,
             "tool": call.tool,
             "definition": spec.definition,
@@ -99,7 +103,7 @@ async def explain(
             "effect": base.effect,
             "labels": sorted(base.labels),
             "changed": change,
-            "steps": [asdict(step) for step in steps],
+            "steps": list(map(asdict, steps)),
             "flow": list(map(_flow_json, flows)),
         }
         write_json(document, indent=2)

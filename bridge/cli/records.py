@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar, cast, get_args
 
@@ -23,7 +24,6 @@ from bridge.cli.output import (
     write_json,
     write_list,
     write_out,
-    write_table,
 )
 from bridge.errors import AuditError, UsageError
 from bridge.gate.audit.reading import (
@@ -121,7 +121,6 @@ async def show(
     run: Annotated[str, arg("RUN", "a run's or plan's id, or its beginning", complete_runs)],
     as_json: AsJsonLines = False,
 ) -> int:
-    """Show the records of a run or plan."""
     if not _ID.fullmatch(run):
         message = f"{run!r:.80} is not the id of a run or plan, or its beginning."
         remedy = "Results have it as `runId`; `audit tail` shows the last ones."
@@ -173,7 +172,9 @@ async def stats(
     headings = [*map(str.upper, columns), *_COUNTS.values()]
     rows = [[*key, *(f"{value:,}" for value in count.values())] for key, count in groups]
     if rows:
-        write_table(headings, rows, ("REPLAYED", "HELD", "UNKNOWN", "BYTES", "MS"))
+        cells = {heading: itemgetter(at) for at, heading in enumerate(headings)}
+        narrow = ("REPLAYED", "HELD", "UNKNOWN", "BYTES", "MS")
+        write_list(rows, cells, "", as_json=False, drop=narrow)
     else:
         write_out("No calls.\n")
     runs, records = counted(counting.runs, "run"), counted(counting.records, "record")

@@ -13,13 +13,12 @@ from typing import Any, get_args
 import anyio
 import anyio.to_thread
 
-from bridge.cli.output import for_person, write_err, write_json, write_out
+from bridge.callers.progress import RunProgress
+from bridge.cli.output import for_person, open_engine, write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
-from bridge.cli.status import open_engine
 from bridge.cli.terminal import LiveTerminal, Terminal
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
-from bridge.gate.tally import Tally
 from bridge.model import ApplyRequest, Artifact, FindingSource, Plan, RunRequest, RunResult
 from bridge.model.results import error_run
 from bridge.plans.executor import MAX_QUESTION
@@ -108,8 +107,7 @@ async def _run_live(
         async with viewer.streaming(), background_task(partial(_show_starts, engine, viewer)):
             return await run_and_apply(engine, request, viewer, scripted=scripted)
     except anyio.get_cancelled_exc_class():
-        progress = viewer.run_progress
-        write_err(f"{describe_interruption(progress.tally if progress is not None else None)}\n")
+        write_err(f"Interrupted. {_describe_sent_calls(viewer.run_progress)}\n")
         raise
 
 
@@ -302,12 +300,11 @@ def pictures(result: RunResult) -> list[Artifact]:
     return [item.artifact for item in result.shown if item.artifact and not item.text]
 
 
-def describe_interruption(tally: Tally | None) -> str:
+def _describe_sent_calls(progress: RunProgress | None) -> str:
     """Describe the calls that an interrupted run has sent: no result will report them."""
-    if tally is None or not (sent := tally.sent):
-        return "Interrupted. No call went out."
-    total = sum(each.count for each in sent)
-    text = f"Interrupted. {counted(total, 'call')} had gone out: {list_calls(sent)}."
-    if tally.unknown:
-        text += f" Not known whether carried out: {list_calls(tally.unknown)}."
-    return text
+    if progress is None or not (sent := progress.tally.sent):
+        return "No call went out."
+    unknown = progress.tally.unknown
+    more = f" Not known whether carried out: {list_calls(unknown)}." if unknown else ""
+    total = counted(sum(each.count for each in sent), "call")
+    return f"{total} had gone out: {list_calls(sent)}.{more}"

@@ -6,13 +6,12 @@ user's directory. A file is replaced only with --force.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -147,9 +146,8 @@ def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool =
 
     Raises:
         FileExistsError: The file exists, and `force` is not set.
-        OSError: The file cannot be written.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):
         os.stat(name, dir_fd=parent, follow_symlinks=False)
         if not force:
             raise FileExistsError
@@ -173,5 +171,5 @@ def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool =
             # Some file systems lack hard links. The check above leaves only a short race.
             os.rename(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             os.unlink(unfinished, dir_fd=parent)

@@ -7,7 +7,6 @@ import socket
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 
 import anyio
 
@@ -25,12 +24,6 @@ ALONE = (
     "Serving MCP over stdio. An MCP client normally starts this; press Ctrl-C to stop. "
     "`mcp-code-bridge --help` lists the other commands."
 )
-
-
-def _announce(host: str, port: int) -> None:
-    shown = f"[{host}]" if ":" in host else host
-    address = f"unix:{host}" if "/" in host else f"http://{shown}:{port}/mcp"
-    print(f"Serving {address}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 async def serve(
@@ -74,8 +67,7 @@ async def serve(
             token = "" if no_token or "/" in host else http_token(settings)
             from bridge.server.transports import serve_http
 
-            announce = partial(_announce, host)
-            await serve_http(engine, host, port, announce, ending or anyio.Event(), token)
+            await serve_http(engine, host, port, ending or anyio.Event(), token)
     return 0
 
 

@@ -20,9 +20,8 @@ from bridge.cli.install import (
 )
 from bridge.cli.moving import ALL, with_moves
 from bridge.cli.options import DryRun, InScope, Yes, flag, opt
-from bridge.cli.output import visible, write_err_line, write_out, write_prose
+from bridge.cli.output import open_engine, visible, waiting, write_err_line, write_out, write_prose
 from bridge.cli.person import Person
-from bridge.cli.status import open_engine, waiting
 from bridge.client_configs.entry import own_entry
 from bridge.client_configs.writers import Machine, Scope, Target, detect_targets, writer_for
 from bridge.errors import BridgeError, UsageError

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
 from bridge.cli.options import AsJson, arg
-from bridge.cli.output import visible, write_err, write_json, write_list, write_out, write_warning
+from bridge.cli.output import (
+    open_engine,
+    visible,
+    write_err,
+    write_json,
+    write_list,
+    write_out,
+    write_warning,
+)
 from bridge.cli.person import LEAST_DIGITS, Person
-from bridge.cli.status import open_engine
 from bridge.errors import UsageError
 from bridge.gate.question import visible_lines
 from bridge.saved_functions.source import Skill
@@ -22,7 +29,6 @@ if TYPE_CHECKING:
 
 
 async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
-    """List skills."""
     async with open_engine(settings) as engine:
         index = engine.skills.index
         skills = await index.all()
@@ -45,7 +51,6 @@ async def show(
     name: Annotated[str, arg("NAME", "the skill's name")],
     as_json: AsJson = False,
 ) -> int:
-    """Print a skill."""
     async with open_engine(settings) as engine:
         skill = await _skill(engine, name)
         approved = await engine.skills.index.approvals()
@@ -105,7 +110,6 @@ async def remove(
     *,
     names: Annotated[list[str], arg("NAME", "names of skills")],
 ) -> int:
-    """Remove skills, with all their versions."""
     async with open_engine(settings) as engine:
         index = engine.skills.index
         for name in names:

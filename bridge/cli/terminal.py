@@ -15,9 +15,8 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from bridge.callers.progress import RunProgress, told
-from bridge.cli.output import hold_logs, visible
+from bridge.cli.output import StatusLine, hide_status, hold_logs, visible
 from bridge.cli.person import Person
-from bridge.cli.status import StatusLine, hide_status
 from bridge.errors import CannotAskError
 from bridge.model import Json
 from bridge.tasks import background_tasks

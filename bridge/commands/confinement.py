@@ -57,19 +57,9 @@ def check_stages(stages: Sequence[Sequence[str]], names: Collection[str]) -> Non
             message = "A word of the command has a NUL character, which no argument can have."
             raise InvalidRequestError(message)
         if words[0] not in names:
-            raise _unknown_name(words[0], ", ".join(sorted(names)))
-
-
-def _unknown_name(name: str, names: str) -> InvalidRequestError:
-    message = f"{name!r:.100} is not among the executables of this profile."
-    remedy = f"It has: {names}."
-    if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", name):
-        message = f"{name!r:.100}: a command line sets no variables."
-        remedy = f"Pass `env`, if the profile allows it, and start with one of: {names}."
-    elif "/" in name:
-        message = f"{name!r:.100}: executables are named without a path."
-        remedy = f"Name one of: {names}."
-    return InvalidRequestError(message, remedy=remedy)
+            message = f"{words[0]!r:.100} is not among the executables of this profile."
+            remedy = f"Start with one of {', '.join(sorted(names))}, without a path. Variables go "
+            raise InvalidRequestError(message, remedy=f"{remedy}into `env`, if it is allowed.")
 
 
 Judge = Callable[[str, bool], str]  # Returns why a (writable) path may not be granted, or "".

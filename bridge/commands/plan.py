@@ -207,8 +207,7 @@ class Planner:
             raise InvalidRequestError(message, remedy=f"Its `call_env` allows {allowed}.")
         made = replace(made, variables={**made.variables, **request.env})
         tools = {tool.name: tool.file for tool in executables}
-        stage = _stage(profile, granted, executables, made)
-        command = _command(profile, executables, made, workdir)
+        stage, command = _stage(profile, granted, executables, made, workdir)
         specs = tuple(
             replace(
                 stage,
@@ -374,14 +373,16 @@ def _check_backend(profile: CommandProfile, probes: Sequence[Probe]) -> bool:
 def _stage(
     profile: CommandProfile,
     granted: tuple[Bind, ...],
-    executables: Sequence[Executable],
+    executables: tuple[Executable, ...],
     made: Environment,
-) -> LaunchSpec:
+    workdir: str,
+) -> tuple[LaunchSpec, CommandSpec]:
+    """Return what all stages share: their launch, and the command in it."""
     places = [place for tool in executables for _, place in tool.links]
     places += [file for tool in executables for file in tool.executes]
     path = [*made.variables["PATH"].split(":"), *map(os.path.dirname, places)]
     memory = profile.memory_bytes
-    return LaunchSpec(
+    stage = LaunchSpec(
         run_id="",
         argv=(),
         env={**made.variables, "PATH": ":".join(dict.fromkeys(path))},
@@ -395,13 +396,8 @@ def _stage(
         ),
         binds=granted,
     )
-
-
-def _command(
-    profile: CommandProfile, executables: tuple[Executable, ...], made: Environment, workdir: str
-) -> CommandSpec:
     by_files = profile.credentials is not None and profile.credentials.source != "env"
-    return CommandSpec(
+    command = CommandSpec(
         file="",
         cwd=workdir,
         cpu_seconds=profile.cpu_seconds,
@@ -416,6 +412,7 @@ def _command(
         network=profile.network,
         image=profile.image,
     )
+    return stage, command
 
 
 def _real(path: str) -> str:

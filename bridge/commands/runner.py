@@ -177,13 +177,7 @@ OpenBackend = Callable[[Settings, CommandProfile], Awaitable[Backend]]
 
 
 class Commands:
-    """Runs commands of the configured profiles.
-
-    Args:
-        choose: Opens a profile's backend.
-        audit_of: Returns the audit of one command, by its run's id and owner.
-        queue: The queue that commands share with runs.
-    """
+    """Runs commands of the configured profiles, in one queue with runs."""
 
     def __init__(
         self,
@@ -341,7 +335,6 @@ def judge(
 
     Args:
         passed: The time limit that passed, in seconds; None if none did.
-        hint: What may explain a stage that exited with an error.
     """
     verdict = partial(CommandResult, run_id="", profile=profile.name, stages=tuple(stages))
     if passed is not None:

@@ -179,9 +179,7 @@ class RequestMiddleware:
     """Middleware that refuses requests beyond their caller's share, and reads bodies.
 
     Args:
-        guard: The allowed `Host` and `Origin` headers.
-        token: The token that requests need; empty for none.
-        replica: Answers probes and names the responses.
+        token: The token that requests other than probes need; empty for none.
 
     Attributes:
         connections: The open connections, the oldest first.

@@ -34,6 +34,7 @@ from bridge.server.notices import Notices, NotifyingServer
 from bridge.server.resources import SESSIONS_URI, Resources
 from bridge.server.runs import Runs, TaskParams, UpdateParams, task_status
 from bridge.server.search_tool import SEARCH_TOOL, search_result, search_tool
+from bridge.tasks import background_task
 from bridge.text import without_values
 from bridge.upstream.task_calls import EXTENSION
 
@@ -52,7 +53,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:
         with engine.servers.inventory.notifying(notices.note_change):
-            async with notices.notify_changes():
+            async with background_task(notices.run):
                 yield {}
 
     server = NotifyingServer(

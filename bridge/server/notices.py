@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Hashable
-from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -31,8 +29,6 @@ from mcp.server.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-
-from bridge.tasks import background_task
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +172,7 @@ class Notices:
         own = self._subscriptions_of(context)
         if own is not None:
             own.lists = True
-        # `_run` notifies clients that saw an earlier list.
+        # `run` notifies clients that saw an earlier list.
         if self._last_tools is None:
             self._last_tools = await self._tools()
         if self._last_resources is None:
@@ -191,11 +187,8 @@ class Notices:
     def note_change(self) -> None:
         self._changed.set()
 
-    def notify_changes(self) -> AbstractAsyncContextManager[None]:
-        """Compare lists and notify clients while this is open."""
-        return background_task(self._run)
-
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Compare lists and notify clients until cancelled."""
         while True:
             await self._changed.wait()
             with anyio.move_on_after(5.0):
@@ -219,36 +212,33 @@ class Notices:
             tools, resources = await self._tools(), self._resources()
             if tools != self._last_tools:
                 self._last_tools = tools
-                await self._bus.publish(ToolsListChanged())
-                await self._notify(Connection.send_tool_list_changed, lambda own: own.lists)
+                await self._publish(ToolsListChanged())
             if resources != self._last_resources:
                 self._last_resources = resources
                 news = {(uri, owner) for uri, owner in news if uri}
-                await self._bus.publish(ResourcesListChanged())
-                await self._notify(Connection.send_resource_list_changed, lambda own: own.lists)
+                await self._publish(ResourcesListChanged())
         for uri, owner in news:
-            event = ResourceUpdated(uri=uri) if uri else ResourcesListChanged()
-            await self._bus.publish(event, owner)
-            send = Connection.send_resource_list_changed
-            if uri:
-                send = partial(Connection.send_resource_updated, uri=uri)
+            await self._publish(ResourceUpdated(uri=uri) if uri else ResourcesListChanged(), owner)
 
-            def concerns(own: _Subscriptions, uri: str = uri, owner: str = owner) -> bool:
-                return own.owner == owner and (uri in own.uris if uri else own.lists)
+    async def _publish(self, event: ServerEvent, owner: str | None = None) -> None:
+        """Notify all clients of an event, or only those of one owner."""
+        await self._bus.publish(event, owner)
+        uri = event.uri if isinstance(event, ResourceUpdated) else None
 
-            await self._notify(send, concerns)
-
-    async def _notify(
-        self, send: Callable[[Connection], Any], concerns: Callable[[_Subscriptions], bool]
-    ) -> None:
-        async def one(connection: Connection) -> None:
+        async def notify(connection: Connection) -> None:
             with anyio.move_on_after(5.0):  # A client that does not read must not delay others.
-                await send(connection)
+                if uri is not None:
+                    await connection.send_resource_updated(uri)
+                elif isinstance(event, ToolsListChanged):
+                    await connection.send_tool_list_changed()
+                else:
+                    await connection.send_resource_list_changed()
 
         async with anyio.create_task_group() as tasks:
             for connection, own in tuple(self._connections.items()):
-                if concerns(own):
-                    tasks.start_soon(one, connection)
+                wanted = own.lists if uri is None else uri in own.uris
+                if wanted and owner in (None, own.owner):
+                    tasks.start_soon(notify, connection)
 
 
 def _too_many_error() -> MCPError:

@@ -49,35 +49,33 @@ _OWN = (
 _PART = "{?offset,length,lines}"
 _LINES = "lines is 100-200, 100- or -50."
 
-_TEMPLATES = tuple(
+_TEMPLATES = [
     types.ResourceTemplate(
-        uri_template=uri, name=name, title=title, description=description, mime_type=kind
-    )
-    for uri, name, title, description, kind in (
-        (TOOLS_URI + "{server}", "tools", "Tools of one server, with their schemas", None, _JSON),
-        (
-            STUBS_URI + "{server}",
-            "stubs",
-            "Tools of one server, as typed Python",
-            None,
-            "text/x-python",
-        ),
-        (
-            ARTIFACTS_URI + "{id}" + _PART,
-            "artifacts",
-            "What a run left, or bytes or lines of it",
-            f"offset and length are bytes; {_LINES}",
-            None,
-        ),
-        (
-            RUNS_URI + "{run}/{stream}" + _PART,
-            "outputs",
-            "The whole output of a run, or bytes or lines of it",
-            f"stream is stdout, stderr or result; {_LINES}",
-            "text/plain",
-        ),
-    )
-)
+        uri_template=TOOLS_URI + "{server}",
+        name="tools",
+        title="Tools of one server, with their schemas",
+        mime_type=_JSON,
+    ),
+    types.ResourceTemplate(
+        uri_template=STUBS_URI + "{server}",
+        name="stubs",
+        title="Tools of one server, as typed Python",
+        mime_type="text/x-python",
+    ),
+    types.ResourceTemplate(
+        uri_template=ARTIFACTS_URI + "{id}" + _PART,
+        name="artifacts",
+        title="What a run left, or bytes or lines of it",
+        description=f"offset and length are bytes; {_LINES}",
+    ),
+    types.ResourceTemplate(
+        uri_template=RUNS_URI + "{run}/{stream}" + _PART,
+        name="outputs",
+        title="The whole output of a run, or bytes or lines of it",
+        description=f"stream is stdout, stderr or result; {_LINES}",
+        mime_type="text/plain",
+    ),
+]
 
 _DESCRIPTIONS = {
     "file": "A file that the program left.",
@@ -102,8 +100,12 @@ class Resources:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         """List the guide, the servers, each server's tools, and the newest artifacts."""
-        cursor = params.cursor if params is not None else None
-        page, after = _parse_cursor(cursor)
+        page, after = 0, ""
+        if params is not None and params.cursor is not None:
+            match = re.fullmatch(r"([1-4])/([0-9a-f]{12}\.[0-9a-f]{20})", params.cursor)
+            if match is None:
+                raise MCPError(types.INVALID_PARAMS, "The cursor does not belong to this list.")
+            page, after = int(match[1]), match[2]
         resources = [] if page else await self._own()
         await self._notices.note_listing(context)
         kept, more = await self._kept(self._runs.owner(context), after)
@@ -148,7 +150,7 @@ class Resources:
     async def list_resource_templates(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        return types.ListResourceTemplatesResult(resource_templates=list(_TEMPLATES))
+        return types.ListResourceTemplatesResult(resource_templates=_TEMPLATES)
 
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
@@ -232,16 +234,6 @@ def _kept_contents(
         following = f"{whole}?{part.more}" if part.more else whole
         contents.append(_text(following, "text/plain", part.describe(whole)))
     return contents
-
-
-def _parse_cursor(cursor: str | None) -> tuple[int, str]:
-    """Return the number of the page, and the artifact that it begins after."""
-    if cursor is None:
-        return 0, ""
-    match = re.fullmatch(r"(?P<page>[1-9])/(?P<after>[0-9a-f]{12}\.[0-9a-f]{20})", cursor)
-    if match is None or int(match["page"]) >= 5:
-        raise MCPError(types.INVALID_PARAMS, "The cursor does not belong to this list.")
-    return int(match["page"]), match["after"]
 
 
 def _unknown(uri: str, context: Context) -> MCPError:

@@ -145,8 +145,8 @@ class Runs:
 
     async def _run_of(self, context: Context, params: types.CallToolRequestParams) -> SuspendedRun:
         suspended = self._engine.suspended
-        owner = self.owner(context)
-        called = [params.name, params.arguments or {}]
+        owner, given = self.owner(context), params.arguments or {}
+        called = [params.name, given]
         request = await offload(called, partial(fingerprint, called))
         if params.request_state is not None:
             run = suspended.resume(params.request_state, owner, request)
@@ -154,7 +154,6 @@ class Runs:
             run.client.attach(context, answers=True)
             run.accept_answers(answers_of(params.input_responses))
             return run
-        given = params.arguments or {}
         number = given.get("retry_of")
         other = any(given.get(name) for name in ("code", "apply", "end_session"))
         if number and isinstance(number, str) and not other:

@@ -76,11 +76,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         self.failure: OSError | None = None
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Write one message; if cancelled, write the rest of it before the next message.
-
-        Raises:
-            ClosedResourceError: The client has gone.
-        """
+        """Write one message; if cancelled, write the rest of it before the next message."""
         message = item.message
         answers = message.id if isinstance(message, JSONRPCResponse | JSONRPCError) else None
         if self._answered is not None and answers == self._answered:
@@ -124,25 +120,25 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
 
 
 @contextmanager
-def claimed_stdout() -> Iterator[int]:
-    """Yield a private descriptor of stdout; meanwhile descriptor 1 leads to stderr.
+def claimed(fd: int) -> Iterator[int]:
+    """Yield a private descriptor of stdin (0) or stdout (1), for the messages alone.
 
-    Output of child processes and libraries must not come between the messages.
+    Child processes and libraries use the usual descriptors. Meanwhile descriptor 0 reads as empty,
+    and descriptor 1 leads to stderr, or nowhere if there is no stderr.
     """
     _flush()
-    private = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
+    private = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     try:
-        try:
-            os.dup2(2, 1)
-        except OSError:
-            # There is no stderr.
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, 1)
-            os.close(null)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, fd)
+        os.close(null)
+        if fd == 1:
+            with suppress(OSError):
+                os.dup2(2, 1)
         yield private
     finally:
         _flush()
-        os.dup2(private, 1)
+        os.dup2(private, fd)
         os.close(private)
 
 
@@ -219,23 +215,6 @@ def _refusal(found: JSONRPCError, code: int, problem: str) -> MessageRefusal:
     return MessageRefusal(JSONRPCError(jsonrpc="2.0", id=found.id, error=error))
 
 
-@contextmanager
-def claimed_stdin() -> Iterator[int]:
-    """Yield a private descriptor of stdin; meanwhile descriptor 0 reads as empty.
-
-    Child processes inherit descriptor 0 and must not read the client's messages.
-    """
-    private = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
-    try:
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
-        yield private
-    finally:
-        os.dup2(private, 0)
-        os.close(private)
-
-
 class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
     """A read stream for the SDK's server, over a descriptor that may block. One task reads.
 
@@ -310,7 +289,7 @@ async def serve_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> 
     """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
     options = server.create_initialization_options()
     over = anyio.CancelScope()
-    with claimed_stdout() as out, claimed_stdin() as into:
+    with claimed(1) as out, claimed(0) as into:
         writer = StdoutMessages(out, over, greeting.answered)
         with over:
             await server.run(StdinMessages(into, writer, greeting.read), writer, options)

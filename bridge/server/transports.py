@@ -7,7 +7,8 @@ import ipaddress
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -36,8 +37,6 @@ class HttpServer(uvicorn.Server):
 
     Args:
         host: A name or address of this machine, or the path of a Unix socket.
-        replica: Answers probes and names the responses.
-        token: The token that requests other than probes need; empty for none.
     """
 
     def __init__(
@@ -45,12 +44,10 @@ class HttpServer(uvicorn.Server):
         server: NotifyingServer,
         host: str,
         port: int,
-        listening: Callable[[int], None] = lambda port: None,
         replica: Replica | None = None,
         token: str = "",
     ) -> None:
         self._address = (host, port)
-        self._listening = listening
         self._listeners: list[socket.socket] = []
         self._notices = server.notices
         # Nothing is allowed before the port is known.
@@ -86,18 +83,20 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         host, port = self._address
         if "/" in host:
+            address = f"unix:{host}"
             self._listeners = [unix_listener(Path(host))]
             found = guard("localhost", 80)
         else:
             self._listeners = listeners(host, port)
             port = self._listeners[0].getsockname()[1]
+            address = f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp"
             found = guard(host, port)
         self._guard.allowed_hosts = found.allowed_hosts
         self._guard.allowed_origins = found.allowed_origins
         await super().startup(self._listeners)
         for each in self._listeners:
             each.listen(socket.SOMAXCONN)  # More connections than `backlog` may wait.
-        self._listening(port)
+        print(f"Serving {address}", file=sys.stderr, flush=True)  # noqa: T201
 
     def close(self) -> None:
         """Close the listening sockets, also of a server that was cancelled while it started."""
@@ -134,27 +133,17 @@ class HttpServer(uvicorn.Server):
 
 
 async def serve_http(
-    engine: Engine,
-    host: str,
-    port: int,
-    listening: Callable[[int], None] = lambda port: None,
-    ending: anyio.Event | None = None,
-    token: str = "",
+    engine: Engine, host: str, port: int, ending: anyio.Event, token: str = ""
 ) -> None:
     """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled.
 
-    Args:
-        ending: Drains once set: no more runs start, and this returns when the last has ended.
-        token: The token that requests other than probes need; empty for none.
-
-    Raises:
-        UsageError: The bridge cannot listen on the address.
+    Once `ending` is set, no more runs start, and this returns when the last has ended.
     """
     replica = Replica(engine)
-    server = HttpServer(build_server(engine), host, port, listening, replica, token)
+    server = HttpServer(build_server(engine), host, port, replica, token)
 
     async def end() -> None:
-        await (ending or anyio.Event()).wait()
+        await ending.wait()
         await replica.drain()
         server.should_exit = True
 
@@ -249,11 +238,7 @@ def guard(host: str, port: int) -> TransportSecuritySettings:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of "HOST:PORT"; for "unix:PATH" the path and 0.
-
-    Raises:
-        UsageError: It is not an address, or other machines can reach it.
-    """
+    """Return host and port of "HOST:PORT"; for "unix:PATH" the path and 0."""
     if text.startswith("unix:/"):
         return text.removeprefix("unix:"), 0
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:\s]+)):(\d{1,5})", text)

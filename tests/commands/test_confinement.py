@@ -252,7 +252,7 @@ def test_a_working_directory_is_relative_to_the_workspace(workdir: str, inside: 
         ([["aws"], ["bash"]], "'bash'"),
         ([["/usr/bin/aws"]], "without a path"),
         ([["./aws"]], "without a path"),
-        ([["AWS_PROFILE=x", "aws"]], "sets no variables"),
+        ([["AWS_PROFILE=x", "aws"]], "Variables go into `env`"),
         ([[""]], "not among"),
         ([["aws", "a\0b"]], "NUL"),
         ([["aws", "\udc80"]], "no valid text"),

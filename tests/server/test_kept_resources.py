@@ -24,6 +24,7 @@ from bridge.server.content import redact_content, to_result
 from bridge.server.notices import MAX_URIS, Notices, NotifyingServer
 from bridge.server.resources import PAGE
 from bridge.store import Store
+from bridge.tasks import background_task
 from tests.engine_rig import ListFinder, workshop
 from tests.server.listening_rig import listening
 from tests.server.web_rig import connected, web
@@ -171,7 +172,7 @@ def told_server() -> tuple[NotifyingServer, Notices]:
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[dict[str, Any]]:
-        async with notices.notify_changes():
+        async with background_task(notices.run):
             yield {}
 
     server = NotifyingServer(
@@ -299,7 +300,7 @@ async def test_changes_that_come_together_are_told_once() -> None:
     made._bus.subscribe(told.append)
     modern = SimpleNamespace(protocol_version="2026-07-28")
     await made.note_listing(SimpleNamespace(session=SimpleNamespace(_connection=modern)))  # type: ignore[arg-type]
-    async with made.notify_changes():
+    async with background_task(made.run):
         for text in ("second", "third", "first"):
             shown[0] = text
             made.note_change()
