@@ -303,6 +303,7 @@ async def carry_out(
     *,
     dry_run: bool = False,
     yes: bool = False,
+    person: Person | None = None,
     default: bool = False,
 ) -> bool:
     """Show changes, ask, and make them; return False if the user refuses."""
@@ -322,7 +323,7 @@ async def carry_out(
         write_err_line("No changes made (--dry-run).")
         return True
     with nothing_written():
-        agreed = await Person().agrees("Apply these changes?", yes=yes, default=default)
+        agreed = await (person or Person()).agrees("Apply these changes?", yes=yes, default=default)
     if not agreed:
         write_err_line("No changes made.")
         return False

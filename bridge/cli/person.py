@@ -13,7 +13,7 @@ from typing import TextIO
 
 import anyio
 
-from bridge.cli.output import hide_status, visible, write_err_line
+from bridge.cli.output import can_move, hide_status, visible, write_err_line
 from bridge.errors import UsageError
 
 QUIET_SECONDS = 0.05
@@ -30,18 +30,11 @@ _RESET = "\x1b[?1047l\x1b[0m\x1b(B\x0f\x1b[?25h"
 
 
 class Person:
-    """The user at a terminal, who reads stderr and answers on stdin.
+    """The user at a terminal, who reads stderr and answers on stdin."""
 
-    Args:
-        drawn: Whether the terminal supports attributes.
-    """
-
-    def __init__(
-        self, reader: TextIO | None = None, writer: TextIO | None = None, *, drawn: bool = True
-    ) -> None:
+    def __init__(self, reader: TextIO | None = None, writer: TextIO | None = None) -> None:
         self._reader = reader or sys.stdin
         self._writer = writer or sys.stderr
-        self._drawn = drawn
 
     @property
     def attended(self) -> bool:
@@ -53,8 +46,8 @@ class Person:
         Programs and servers cannot imitate it: their text reaches a terminal without attributes.
         """
         line = visible(f" {who} ", keep="")
-        marked = f"{_RESET}\n\x1b[7m{line}\x1b[0m\n" if self._drawn else f"\n=={line}==\n"
-        self._writer.write(marked)
+        marked = f"{_RESET}\n\x1b[7m{line}\x1b[0m\n"
+        self._writer.write(marked if can_move(self._writer) else f"\n=={line}==\n")
         self._writer.flush()
 
     def write(self, text: str) -> None:

@@ -82,7 +82,13 @@ async def verify_log(
     report = await read_log(settings, partial(verify, expect=wanted)) or LogReport()
     ok = not report.problems and (not wanted or report.expected is not None)
     if as_json:
-        write_json({"ok": ok, **_report(report, wanted)}, indent=2)
+        names = ("files", "records", "head", "omitted")
+        document = {"ok": ok, **{name: getattr(report, name) for name in names}}
+        document["problems"] = list(map(_plain, report.problems))
+        document["notes"] = list(map(_plain, report.notes))
+        if wanted:
+            document["expected"] = {"hash": wanted, "found": _plain(report.expected)}
+        write_json(document, indent=2)
     else:
         _write_report(report, _directory(settings))
         if wanted:
@@ -214,17 +220,8 @@ def _write_report(report: LogReport, directory: Path) -> None:
         write_out(f"Head: {report.head}\n")
 
 
-def _report(report: LogReport, expect: str) -> dict[str, Json]:
-    def plain(finding: Tampering | None) -> Json:
-        return finding and {name: value for name, value in finding._asdict().items() if value}
-
-    names = ("files", "records", "head", "omitted")
-    document: dict[str, Json] = {name: getattr(report, name) for name in names}
-    document["problems"] = list(map(plain, report.problems))
-    document["notes"] = list(map(plain, report.notes))
-    if expect:
-        document["expected"] = {"hash": expect, "found": plain(report.expected)}
-    return document
+def _plain(finding: Tampering | None) -> Json:
+    return finding and {name: value for name, value in finding._asdict().items() if value}
 
 
 def _write_records(records: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.callers.progress import RunProgress
-from bridge.cli.output import for_person, open_engine, write_err, write_json, write_out
+from bridge.cli.output import can_move, for_person, open_engine, write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.terminal import LiveTerminal, Terminal
 from bridge.errors import BridgeError, SandboxError, UsageError
@@ -61,7 +61,7 @@ async def run_program(
         directory = None if out is None else check_out(out)
         # No next run needs a warm sandbox.
         async with open_engine(dataclasses.replace(settings, warm=0), patient=True) as engine:
-            result = await _run_live(engine, request, settings, scripted=as_json)
+            result = await _run_live(engine, request, scripted=as_json)
             problems = await _write_outputs(engine, request, result, directory, force=force)
     except BridgeError as error:
         if not as_json:
@@ -87,21 +87,17 @@ async def run_program(
     return exit_status(result) or (1 if problems else 0)
 
 
-async def _run_live(
-    engine: Engine, request: RunRequest, settings: Settings, *, scripted: bool
-) -> RunResult:
-    drawn = settings.environ.get("TERM", "dumb") != "dumb"
+async def _run_live(engine: Engine, request: RunRequest, *, scripted: bool) -> RunResult:
     if scripted or request.mode != "run":
         # A plan's output is written at the end, when its placeholders for results have values.
-        person = Terminal(sys.stdin, sys.stderr, drawn=drawn)
+        person = Terminal(sys.stdin, sys.stderr)
         return await run_and_apply(engine, request, person, scripted=scripted)
     viewer = LiveTerminal(
         sys.stdin,
         sys.stderr,
-        shows=drawn and sys.stderr.isatty(),
+        shows=can_move(sys.stderr),
         out=sys.stdout.buffer,
         err=sys.stderr.buffer,
-        drawn=drawn,
     )
     try:
         async with viewer.streaming(), background_task(partial(_show_starts, engine, viewer)):
@@ -302,9 +298,10 @@ def pictures(result: RunResult) -> list[Artifact]:
 
 def _describe_sent_calls(progress: RunProgress | None) -> str:
     """Describe the calls that an interrupted run has sent: no result will report them."""
-    if progress is None or not (sent := progress.tally.sent):
+    tally = progress.tally if progress is not None else None
+    if tally is None or not tally.sent:
         return "No call went out."
-    unknown = progress.tally.unknown
-    more = f" Not known whether carried out: {list_calls(unknown)}." if unknown else ""
-    total = counted(sum(each.count for each in sent), "call")
-    return f"{total} had gone out: {list_calls(sent)}.{more}"
+    unknown = list_calls(tally.unknown)
+    more = f" Not known whether carried out: {unknown}." if tally.unknown else ""
+    total = counted(sum(each.count for each in tally.sent), "call")
+    return f"{total} had gone out: {list_calls(tally.sent)}.{more}"

@@ -41,8 +41,8 @@ class Terminal:
     program = ""  # No program answers for the user.
     visits = False  # The user logs in with the command `login`.
 
-    def __init__(self, reader: TextIO, writer: TextIO, *, drawn: bool = True) -> None:
-        self._person = Person(reader, writer, drawn=drawn)
+    def __init__(self, reader: TextIO, writer: TextIO) -> None:
+        self._person = Person(reader, writer)
         self._writer = writer
         self._screen = anyio.Lock()
 
@@ -128,7 +128,6 @@ class LiveTerminal(Terminal):
     Args:
         shows: Whether to draw a status line.
         out, err: The destinations of the program's streams.
-        drawn: Whether the terminal supports attributes, which mark the bridge's own lines.
     """
 
     def __init__(
@@ -139,9 +138,8 @@ class LiveTerminal(Terminal):
         shows: bool,
         out: BinaryIO,
         err: BinaryIO,
-        drawn: bool = True,
     ) -> None:
-        super().__init__(reader, writer, drawn=drawn)
+        super().__init__(reader, writer)
         self.run_progress: RunProgress | None = None
         self._line = StatusLine(writer, self._status) if shows else None
         self._started = 0.0

@@ -284,39 +284,6 @@ def _parsed_schema() -> dict[str, Any]:
 
 _COUNTS: list[Kind] = [{"server": "string", "tool": "string", "count": "integer", "why": "string"}]
 
-_FINDING: dict[str, Kind] = {
-    "line": "integer",
-    "column": "integer",
-    "rule": "string",
-    "severity": ("deny", "note"),
-    "message": "string",
-}
-
-_HELD_CALL: dict[str, Kind] = {
-    "number": "integer",
-    "arguments": "object",
-    "unlisted": ["string"],
-    **dict.fromkeys(("server", "tool", "effect", "action", "rule", "digest"), "string"),
-}
-
-_PLAN: dict[str, Kind] = {
-    "id": "string",
-    "seconds": "number",
-    "calls": [_HELD_CALL],
-    "callsOmitted": "integer",
-    "stopped": "string",
-    "stale": "string",
-}
-
-_RECEIPT: dict[str, Kind] = {
-    "calls": "object",
-    **dict.fromkeys(("replayed", "held", "refused", "unknown", "resultBytes"), "integer"),
-    **dict.fromkeys(("returnedBytes", "tokensKept", "codeMs", "callsMs", "waitingMs"), "integer"),
-    "audit": "string",
-    "masked": ["string"],
-    "unsent": ["string"],
-}
-
 OUTPUT_SCHEMA = record_schema(
     {
         **dict.fromkeys(("reason", "resultRepr", "error"), "string"),
@@ -327,9 +294,37 @@ OUTPUT_SCHEMA = record_schema(
         **dict.fromkeys(("replayed", "unused", "refused", "unknown"), _COUNTS),
         "result": "any",
         "timeoutSeconds": "number",
-        "findings": [_FINDING],
-        "plan": _PLAN,
-        "receipt": _RECEIPT,
+        "findings": [
+            {
+                **dict.fromkeys(("line", "column"), "integer"),
+                "rule": "string",
+                "severity": ("deny", "note"),
+                "message": "string",
+            }
+        ],
+        "plan": {
+            "id": "string",
+            "seconds": "number",
+            "calls": [
+                {
+                    "number": "integer",
+                    "arguments": "object",
+                    "unlisted": ["string"],
+                    **dict.fromkeys(("server", "tool", "effect"), "string"),
+                    **dict.fromkeys(("action", "rule", "digest"), "string"),
+                }
+            ],
+            "callsOmitted": "integer",
+            **dict.fromkeys(("stopped", "stale"), "string"),
+        },
+        "receipt": {
+            "calls": "object",
+            **dict.fromkeys(("replayed", "held", "refused", "unknown"), "integer"),
+            **dict.fromkeys(("resultBytes", "returnedBytes", "tokensKept"), "integer"),
+            **dict.fromkeys(("codeMs", "callsMs", "waitingMs"), "integer"),
+            "audit": "string",
+            **dict.fromkeys(("masked", "unsent"), ["string"]),
+        },
     }
 )
 """The JSON Schema of a result's record, which omits empty fields."""

@@ -34,13 +34,8 @@ logger = logging.getLogger(__name__)
 
 Context = ServerRequestContext[Any]
 
-DEFAULT_LEVEL = "info"  # Log level of clients that used `initialize` and have set none.
-
 WAIT_SECONDS = 300.0
 """For all answers of one run over HTTP: meanwhile the run keeps its slot."""
-
-_ELICITATION_METHOD: Method = "elicitation/create"
-_SAMPLING_METHOD: Method = "sampling/createMessage"
 
 _ELICITATION: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
 
@@ -91,7 +86,7 @@ def _request_of(
     method: Method, params: Mapping[str, Json]
 ) -> types.ElicitRequest | types.CreateMessageRequest:
     try:
-        if method == _SAMPLING_METHOD:
+        if method == "sampling/createMessage":
             asked = types.CreateMessageRequestParams.model_validate(params, by_name=False)
             return types.CreateMessageRequest(params=asked)
         return types.ElicitRequest(params=_ELICITATION.validate_python(params, by_name=False))
@@ -186,11 +181,11 @@ class RunClient:
         Raises:
             CannotAskError: The client cannot, refused, or too many questions are open.
         """
-        return await self._ask(_ELICITATION_METHOD, params)
+        return await self._ask("elicitation/create", params)
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Ask the client's model (`sampling/createMessage`)."""
-        return await self._ask(_SAMPLING_METHOD, params)
+        return await self._ask("sampling/createMessage", params)
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
         raise NotImplementedError
@@ -218,7 +213,7 @@ class HandshakeClient(RunClient):
 
     def __init__(self, context: Context, identity: Hashable, log_level: str = "") -> None:
         super().__init__(context, identity)
-        self.log_level = log_level or DEFAULT_LEVEL
+        self.log_level = log_level or "info"
         # Only a client that has set a level gets output as log messages.
         self.wants_output = bool(log_level)
         over_http = isinstance(context.request, Request)
@@ -305,7 +300,7 @@ class ModernClient(RunClient):
             asked.elicitation_id = None
         _require_capability(self._capable, asked)
         answer = await self._put(method, as_json(asked))
-        if answer is None and method == _SAMPLING_METHOD:
+        if answer is None and method == "sampling/createMessage":
             raise CannotAskError("The client came back without an answer.")
         return answer if answer is not None else {"action": "cancel"}
 

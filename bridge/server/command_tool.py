@@ -19,24 +19,24 @@ from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.structured import structured_command
 from bridge.render.text import compact_command
 from bridge.server.arguments import checked_arguments, field
-from bridge.server.content import Kind, make_tool, output_schema, record_schema, tool_result
+from bridge.server.content import make_tool, output_schema, record_schema, tool_result
 from bridge.settings import RecordPlace
 from bridge.settings.commands import CommandProfile
 
 COMMAND_TOOL = "run_command"
 
-_STAGE: dict[str, Kind] = {
-    **dict.fromkeys(("command", "signal"), "string"),
-    "exitCode": "integer",
-    **dict.fromkeys(("cutShort", "notStarted"), "boolean"),
-    "stderr": ["string"],
-}
-
 COMMAND_OUTPUT_SCHEMA = record_schema(
     {
         **dict.fromkeys(("profile", "reason", "error"), "string"),
         "exitCode": "integer",
-        "stages": [_STAGE],
+        "stages": [
+            {
+                **dict.fromkeys(("command", "signal"), "string"),
+                "exitCode": "integer",
+                **dict.fromkeys(("cutShort", "notStarted"), "boolean"),
+                "stderr": ["string"],
+            }
+        ],
         **dict.fromkeys(("stdout", "stderr"), ["string"]),
         "timeoutSeconds": "number",
         **dict.fromkeys(("truncated", "isolation", "usage"), "object"),
@@ -57,16 +57,13 @@ def command_tool(profiles: Mapping[str, CommandProfile], place: RecordPlace = "m
 
 
 def _description(profiles: Mapping[str, CommandProfile]) -> str:
-    lines = [
-        (
-            "Runs a command, or a pipeline of commands, in a sandbox. There is no shell: quotes "
-            "and | work, but nothing is expanded, redirected or chained. Paths are relative to "
-            "the workspace. /tmp can be written to, and is gone after each command."
-        ),
-    ]
+    text = (
+        "Runs a command, or a pipeline of commands, in a sandbox. There is no shell: quotes and | "
+        "work, but nothing is expanded, redirected or chained. Paths are relative to the "
+        "workspace. /tmp can be written to, and is gone after each command."
+    )
     for profile in profiles.values():
-        names = [entry.rpartition("/")[2] for entry in profile.executables]
-        shown = _join_names(names)
+        names = _join_names([entry.rpartition("/")[2] for entry in profile.executables])
         terms = (
             "network" if profile.network else "no network",
             f"writes: {_writable(profile)}",
@@ -74,8 +71,8 @@ def _description(profiles: Mapping[str, CommandProfile]) -> str:
             *([f"`env` may set {', '.join(profile.call_env)}"] if profile.call_env else []),
         )
         about = f" {profile.description}" if profile.description else ""
-        lines.append(f"Profile {profile.name}: {shown} ({'; '.join(terms)}).{about}")
-    return "\n".join(lines)
+        text += f"\nProfile {profile.name}: {names} ({'; '.join(terms)}).{about}"
+    return text
 
 
 def _writable(profile: CommandProfile) -> str:
@@ -162,39 +159,23 @@ def command_result(result: CommandResult, place: RecordPlace) -> types.CallToolR
     )
 
 
-_QUOTE = "If it is meant as plain text, put it in single quotes."
-
 _REFUSED = {
     ";": ("separates commands", "Make one call for each command."),
     "&": ("separates commands or runs one in the background", "Make one call for each command."),
+    "||": ("runs a command if the one before fails", "Make one call for each command."),
+    "|&": ("passes stderr on, too", "Each stage's stderr is returned."),
     "<": ("reads from a file", "Pass the text as `stdin`, or name the file as an argument."),
     ">": ("writes to a file", "Output is returned; to keep it, use an option of the command."),
     "(": ("starts a subshell", "Make one call for each command."),
     ")": ("ends a subshell", "Make one call for each command."),
     "`": ("substitutes a command's output", "Run that command first, then use what it printed."),
     "$": ("expands a variable or a command", "Write the value itself."),
-    "*": ("matches file names", "Name each file."),
-    "?": ("matches file names", "Name each file."),
-    "[": ("matches file names", "Name each file."),
-    "{": ("expands to several words", "Write each word."),
-    "}": ("expands to several words", "Write each word."),
-    "\n": ("starts another command", "Make one call for each command."),
-    "\r": ("is a line break", "Write the command on one line."),
+    **dict.fromkeys("*?[", ("matches file names", "Name each file.")),
+    **dict.fromkeys("{}", ("expands to several words", "Write each word.")),
+    **dict.fromkeys("\n\r", ("is a line break", "Make one call for each command, on one line.")),
+    "#": ("starts a comment", "Leave it out."),
 }
-
-_NAMES = {"\n": "A line break", "\r": "A carriage return"}
-
-_NO_EFFECT = {
-    "||": "There is no shell here, so || does nothing. Make one call for each command.",
-    "|&": "There is no shell here, so |& does nothing. Each stage's stderr is returned.",
-}
-
-# These characters remain alone if their token has no end.
-_UNFINISHED = {
-    "'": "A single quote is opened and never closed.",
-    '"': "A double quote is opened and never closed.",
-    "\\": "The command line ends in a backslash with nothing after it.",
-}
+"""What a shell would do, and what to do instead."""
 
 _TOKEN = re.compile(
     r"(?P<blank>[ \t]+|\\\n)|(?P<bar>\|[|&]?)|'(?P<single>[^']*)'"
@@ -214,8 +195,8 @@ def parse_line(text: str) -> tuple[tuple[str, ...], ...]:
         if token[0] == "\\\n":
             continue  # the line continues
         if token["bar"]:
-            if token[0] in _NO_EFFECT:
-                raise InvalidRequestError(_NO_EFFECT[token[0]])
+            if token[0] in _REFUSED:
+                raise _shell_error(token[0])
             stages.append([])
         elif not token["blank"]:
             if not within_word:
@@ -234,13 +215,14 @@ def _resolve_token(token: re.Match[str], *, begins: bool) -> str:
         return _IN_DOUBLE.sub(_unescape, text)
     if kind != "plain":
         return text
-    if text in _UNFINISHED:
-        raise InvalidRequestError(_UNFINISHED[text])
-    if text in _REFUSED:
+    # Quotes and backslashes remain alone if their token has no end.
+    if text == "\\":
+        raise InvalidRequestError("The command line ends in a backslash with nothing after it.")
+    if text in "'\"":
+        which = "single" if text == "'" else "double"
+        raise InvalidRequestError(f"A {which} quote is opened and never closed.")
+    if text in _REFUSED and (begins or text != "#"):
         raise _shell_error(text)
-    if text == "#" and begins:
-        message = "An unquoted # starts a comment in a shell, and there is no shell here. "
-        raise InvalidRequestError(message + _QUOTE)
     return text
 
 
@@ -250,8 +232,9 @@ def _unescape(match: re.Match[str]) -> str:
     return match["escaped"].removeprefix("\n")
 
 
-def _shell_error(character: str, where: str = "") -> InvalidRequestError:
-    meaning, instead = _REFUSED[character]
-    name = _NAMES.get(character, character)
-    message = f"{name}{where} {meaning} in a shell, and there is no shell here. {instead} {_QUOTE}"
-    return InvalidRequestError(message)
+def _shell_error(text: str, where: str = "") -> InvalidRequestError:
+    meaning, instead = _REFUSED[text]
+    name = text if text.isprintable() else repr(text)
+    message = f"{name}{where} {meaning} in a shell, and there is no shell here. {instead}"
+    quote = "If it is meant as plain text, put it in single quotes."
+    return InvalidRequestError(f"{message} {quote}")

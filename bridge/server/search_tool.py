@@ -27,11 +27,6 @@ SEARCH_TOOL = "search_tools"
 
 MAX_TEXT_CHARS = 60_000  # Of a result: servers may describe fifty hits at any length.
 
-_GOOD = "Best first. Call them in run_python, each with `await`:"
-_ELSE = "Otherwise try other words, such as a verb and what it acts on, or the name of a server."
-
-_HINT = "find tools of the user's MCP servers, to call with run_python"
-
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRequest:
@@ -46,7 +41,9 @@ def search_tool() -> types.Tool:
         SEARCH_TOOL,
         "Search the tools of all MCP servers",
         reads=True,
-        _meta={"anthropic/searchHint": _HINT},
+        _meta={
+            "anthropic/searchHint": "find tools of the user's MCP servers, to call with run_python"
+        },
         description=(
             "Find tools of the user's MCP servers by what they do. Returns signatures that "
             "run_python programs can call, best first."
@@ -130,9 +127,10 @@ def _text(
     lines = [starting_line(starting, names)] if starting else []
     failed = [name for name in left_out if name not in starting]
     if has_match(found):
-        lines += [_GOOD, *_hits(found)]
+        lines += ["Best first. Call them in run_python, each with `await`:", *_hits(found)]
     elif found and not starting:
-        lines += ["Perhaps:", *_hits(found), _ELSE]
+        other = "such as a verb and what it acts on, or the name of a server."
+        lines += ["Perhaps:", *_hits(found), f"Otherwise try other words, {other}"]
     elif not starting:
         lines.append(_no_hits_text(request, names))
     lines += [f"Not searched: {name}: {left_out[name]}" for name in failed[:5]]

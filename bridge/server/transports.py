@@ -23,7 +23,7 @@ from bridge.errors import UsageError
 from bridge.runs import Engine
 from bridge.server.admission import BOUNDS, HttpConnection, Replica, RequestMiddleware
 from bridge.server.app import build_server
-from bridge.server.notices import NotifyingServer
+from bridge.server.resources import NotifyingServer
 from bridge.server.stdio import MAX_MESSAGE_BYTES
 from bridge.tasks import background_task
 

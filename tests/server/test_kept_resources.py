@@ -21,8 +21,7 @@ from bridge.model import Artifact, RunResult
 from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.content import redact_content, to_result
-from bridge.server.notices import MAX_URIS, Notices, NotifyingServer
-from bridge.server.resources import PAGE
+from bridge.server.resources import MAX_URIS, PAGE, Notices, NotifyingServer
 from bridge.store import Store
 from bridge.tasks import background_task
 from tests.engine_rig import ListFinder, workshop

@@ -14,8 +14,8 @@ from mcp import Client, MCPError
 from mcp.types import ElicitResult, EmptyResult, Implementation
 
 from bridge.runs import Engine
+from bridge.server import app as task_runs
 from bridge.server import clients
-from bridge.server import runs as task_runs
 from bridge.server.app import build_server
 from bridge.server.clients import KnownClient, find_client
 from bridge.server.content import RECORD_KEY
