@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 
 from bridge.cli.line import SERVE, Invocation, handler_of, simple_invocation, with_default
-from bridge.cli.output import RepeatedLines, TerminalHandler, VisibleFormatter, write_error
+from bridge.cli.output import RepeatedLines, TerminalHandler, write_error
 from bridge.errors import BridgeError, SettingsError
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
 
@@ -42,13 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        return _discard_output()
-    except BaseExceptionGroup as group:
-        # It is no error if the reader of our output closed its end.
-        if group.split((BrokenPipeError, ConnectionResetError))[1] is not None:
+    except (BrokenPipeError, BaseExceptionGroup) as error:
+        closed = (BrokenPipeError, ConnectionResetError)
+        if isinstance(error, BaseExceptionGroup) and error.split(closed)[1] is not None:
             raise
-        return _discard_output()
+        # It is no error if the reader of our output closed its end.
+        logger.debug("the reader of our output closed its end", exc_info=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
 
 
 def _read(words: Sequence[str]) -> Invocation | int:
@@ -82,12 +83,6 @@ def _prepare(invocation: Invocation) -> tuple[Command, Settings]:
 
 def _is_stdio(invocation: Invocation) -> bool:
     return invocation.handler == SERVE and not invocation.arguments["http"]
-
-
-def _discard_output() -> int:
-    logger.debug("the reader of our output closed its end", exc_info=True)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return 1
 
 
 async def _run_until_signal(command: Command, invocation: Invocation, settings: Settings) -> int:
@@ -165,7 +160,7 @@ def _set_up_logging(settings: Settings, *, serving: bool) -> None:
         # At a terminal, progress lines would hide the command's own output.
         level, line = "WARNING", "%(level)s: %(message)s"
     handler = TerminalHandler(sys.stderr)
-    handler.setFormatter(VisibleFormatter(line))
+    handler.setFormatter(logging.Formatter(line))
     handler.addFilter(RepeatedLines())
     logging.basicConfig(level=level, handlers=[handler])
     for line in (*unknown_variables(settings.environ), *settings.notes):

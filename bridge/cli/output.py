@@ -324,15 +324,13 @@ def _encodable(stream: TextIO, text: str) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-class VisibleFormatter(logging.Formatter):
-    """A formatter that escapes control characters: log lines hold names from other users' files."""
+class TerminalHandler(logging.StreamHandler[TextIO]):
+    """Escapes control characters: log lines have names from other users' files."""
 
     def format(self, record: logging.LogRecord) -> str:
         record.level = record.levelname.lower()
         return visible(super().format(record))
 
-
-class TerminalHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         with hide_status():
             super().emit(record)

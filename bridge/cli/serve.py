@@ -35,12 +35,11 @@ async def serve(
     ending: anyio.Event | None = None,
 ) -> int:
     """Serve until the client closes stdin, or over HTTP until a signal."""
-    address = None
     if http:
         # Imported here: the first answer on stdio must not wait for it.
-        from bridge.server.transports import parse_address
+        from bridge.server.transports import parse_address, serve_http
 
-        address = parse_address(http)
+        host, port = parse_address(http)
         # The machine's name (in a pod, the pod's), in the characters of a header.
         name = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:63].strip(".-") or "bridge"
         settings = replace(settings, replica=settings.replica or name)
@@ -54,20 +53,17 @@ async def serve(
             lambda: watch_plan(context, servers.discovery.references), servers.refresh
         )
         await stack.enter_async_context(watch)
-        if address is None:
-            if sys.stdin is None:
-                message = "There is no stdin to serve MCP on."
-                raise UsageError(message, remedy="Let an MCP client start this, or use --http.")
-            if sys.stdin.isatty():
-                print(ALONE, file=sys.stderr, flush=True)  # noqa: T201
-            await serve_stdio(build_server(engine, principal=STDIO), greeting)
-        else:
-            host, port = address
+        if http:
             # The mode of a Unix socket limits who may connect, so it needs no token.
             token = "" if no_token or "/" in host else http_token(settings)
-            from bridge.server.transports import serve_http
-
             await serve_http(engine, host, port, ending or anyio.Event(), token)
+            return 0
+        if sys.stdin is None:
+            message = "There is no stdin to serve MCP on."
+            raise UsageError(message, remedy="Let an MCP client start this, or use --http.")
+        if sys.stdin.isatty():
+            print(ALONE, file=sys.stderr, flush=True)  # noqa: T201
+        await serve_stdio(build_server(engine, principal=STDIO), greeting)
     return 0
 
 

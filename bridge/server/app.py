@@ -47,7 +47,6 @@ from bridge.server.command_tool import COMMAND_TOOL, command_result, command_too
 from bridge.server.content import (
     adapt_to_client,
     make_tool,
-    output_schema,
     redact_content,
     result_or_error,
     to_result,
@@ -177,7 +176,8 @@ async def tool_list(engine: Engine, *, brief: bool = False) -> list[types.Tool]:
             listed_only=settings.listed_servers_only,
             profiles=settings.profiles,
         ),
-        output_schema=output_schema(OUTPUT_SCHEMA, settings.structured),
+        # A client with a schema refuses results without structured content.
+        output_schema=OUTPUT_SCHEMA if settings.structured == "content" else None,
     )
     profiles = engine.commands.profiles
     commands = [command_tool(profiles, settings.structured)] if profiles else []

@@ -25,23 +25,18 @@ _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UNUSED = frozenset(("", "null", "none", "undefined"))
 """Texts that clients and models write for an unused argument."""
 
-_UNSAID: Mapping[str, Json] = {
-    "mode": "run",
-    "reads": "replay",
-    "end_session": False,
-    "lose_state": False,
-}
-"""The defaults of absent arguments."""
-
 
 def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyRequest:
     """Return the request to run a program or to apply a plan."""
-    given = checked_arguments("run_python", arguments, _parsed_schema(), ("code",))
+    schema = _parsed_schema()
+    given = checked_arguments("run_python", arguments, schema, ("code",))
+    properties = schema["properties"].items()
+    defaults = {name: own["default"] for name, own in properties if "default" in own}
     if "apply" in given:
-        return _apply(given)
-    given = {**_UNSAID, **given}
+        return _apply(given, defaults)
+    given = {**defaults, **given}
     retry_of = _identifier("retry_of", given.get("retry_of", ""))
-    if given["reads"] != _UNSAID["reads"] and not retry_of:
+    if given["reads"] != "replay" and not retry_of:
         raise InvalidRequestError("`reads` says how a retry is answered, and needs `retry_of`.")
     ends = given["end_session"]
     session = parse_session(given.get("session"), ends=ends)
@@ -137,11 +132,11 @@ def parse_packages(requirements: Sequence[str]) -> tuple[str, ...]:
     return tuple(text.strip() for text in requirements)
 
 
-def _apply(given: Mapping[str, Json]) -> ApplyRequest:
+def _apply(given: Mapping[str, Json], defaults: Mapping[str, Json]) -> ApplyRequest:
     others = sorted(
         name
         for name, value in given.items()
-        if name != "apply" and value not in ("", []) and value != _UNSAID.get(name)
+        if name != "apply" and value not in ("", []) and value != defaults.get(name)
     )
     if others:
         raise InvalidRequestError(

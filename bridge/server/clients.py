@@ -279,7 +279,7 @@ class ModernClient(RunClient):
         super().__init__(context, identity)
         self._runs = runs
         self._rounds = 0
-        self.run: SuspendedRun | None = None
+        self.run: SuspendedRun  # Set when the run begins.
 
     @property
     def log_level(self) -> str:
@@ -309,18 +309,12 @@ class ModernClient(RunClient):
         return list((answer or {}).get("roots", ()))
 
     async def _put(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json] | None:
-        run = self.run
-        if run is None:
-            raise CannotAskError("No user can be asked any more.")
         # The SDK's clients fail after ten rounds, and would lose the result.
         if self._rounds >= 10:
-            message = (
-                "This client was asked 10 times in this run, one time after the other, "
-                "and would give up if it was asked again."
-            )
+            message = "This client was asked 10 times in this run, and would give up the next time."
             raise CannotAskError(message)
-        self._runs.check_room(run)
-        return await run.put(method, params)
+        self._runs.check_room(self.run)
+        return await self.run.put(method, params)
 
 
 def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Json]]:

@@ -19,7 +19,7 @@ from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.structured import structured_command
 from bridge.render.text import compact_command
 from bridge.server.arguments import checked_arguments, field
-from bridge.server.content import make_tool, output_schema, record_schema, tool_result
+from bridge.server.content import make_tool, record_schema, tool_result
 from bridge.settings import RecordPlace
 from bridge.settings.commands import CommandProfile
 
@@ -52,7 +52,8 @@ def command_tool(profiles: Mapping[str, CommandProfile], place: RecordPlace = "m
         open_world=any(profile.network for profile in profiles.values()),
         description=_description(profiles),
         input_schema=_input_schema(profiles),
-        output_schema=output_schema(COMMAND_OUTPUT_SCHEMA, place),
+        # A client with a schema refuses results without structured content.
+        output_schema=COMMAND_OUTPUT_SCHEMA if place == "content" else None,
     )
 
 

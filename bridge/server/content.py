@@ -110,14 +110,6 @@ def _schema(kind: Kind) -> dict[str, Any]:
     return {} if kind == "any" else {"type": kind}
 
 
-def output_schema(schema: dict[str, Any], place: RecordPlace) -> dict[str, Any] | None:
-    """Return a tool's output schema; None if its results have no structured content.
-
-    A client with a schema refuses results without structured content.
-    """
-    return schema if place == "content" else None
-
-
 LINKS_SINCE = "2025-06-18"
 """The first protocol version with links. Clients of earlier ones reject a result that has one."""
 

@@ -171,20 +171,14 @@ def listeners(host: str, port: int) -> list[socket.socket]:
         failure: OSError | None = None
         for family, _, _, _, address in addresses:
             try:
-                each = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 if bound:
                     address = (address[0], bound[0].getsockname()[1], *address[2:])
-                each.bind(address)
+                bound.append(stack.enter_context(socket.create_server(address, family=family)))
             except OSError as error:
                 # A machine without IPv6 has only one of the addresses of `localhost`.
                 if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
                     raise _cannot_listen(host, port, error) from None
                 failure = error
-            else:
-                bound.append(each)
         if not bound:
             raise _cannot_listen(host, port, failure or OSError("it has no address"))
         stack.pop_all()
