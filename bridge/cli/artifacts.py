@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -157,11 +158,11 @@ def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
     with _explain_ids(), store.opened(None, uri) as content:
         if output != "-":
             # Imported here: it takes a second, and stdout does without it.
-            from bridge.cli.run_files import open_directory, write_file
+            from bridge.cli.run_files import DIRECTORY, closing, write_file
 
             try:
                 path = Path(output)
-                with open_directory(path.parent) as parent:
+                with closing(os.open(path.parent, DIRECTORY)) as parent:
                     write_file(parent, path.name, content.pieces(), force=force)
             except FileExistsError:
                 message = f"{output} already exists."

@@ -103,13 +103,9 @@ class Person:
     async def confirm_digest(
         self, name: str, digest: str, digits: str, *, shown: str, question: str, command: str
     ) -> bool:
-        """Return whether the user approves a definition, by its digest's digits or when asked.
+        """Return whether the user approves a definition, by its digest's `digits` or when asked.
 
         A name is not enough: its definition may have changed since the user saw it.
-
-        Args:
-            digits: The first digits of the digest; empty to ask.
-            command: The command that shows the definition.
         """
         look = f"Run `mcp-code-bridge {command} {name}` to see it."
         own = digest.removeprefix("sha256:")

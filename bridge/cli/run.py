@@ -81,7 +81,8 @@ async def run_program(
     else:
         written = None if problems else directory
         terminal = sys.stderr.isatty()
-        show(result, terminal=terminal, printed=request.mode == "run", out=written)
+        streamed = request.mode == "run"
+        show(result, terminal=terminal, streamed=streamed, copied_to=written)
     for problem in problems:
         write_err(f"--out: {problem}\n")
     return exit_status(result) or (1 if problems else 0)
@@ -153,7 +154,7 @@ async def run_and_apply(
     if plan is None or not plan.plan_id or scripted or not client.attended:
         return result
     # The question repeats the list, so one screen shows the list only if the question cuts it.
-    show(result, terminal=True, plan=not sys.stdout.isatty() or not is_fully_shown(plan))
+    show(result, terminal=True, lists_plan=not sys.stdout.isatty() or not is_fully_shown(plan))
     who = {"principal": request.principal, "owner": request.owner, "client": request.client}
     applied = await engine.apply(ApplyRequest(plan_id=plan.plan_id, **who), client)
     write_err(f"{applied.summary}\n")
@@ -184,23 +185,17 @@ def show(
     result: RunResult,
     *,
     terminal: bool,
-    plan: bool = True,
-    printed: bool = False,
-    out: Path | None = None,
+    lists_plan: bool = True,
+    streamed: bool = False,
+    copied_to: Path | None = None,
 ) -> None:
-    """Write a result: the program's streams and, to a terminal, notes about the run.
-
-    Args:
-        plan: Whether to list a plan.
-        printed: Whether the streams have been written during the run.
-        out: The directory that has all of the program's files; None for none.
-    """
-    if not printed:
+    """Write a result: the program's streams and, to a terminal, notes about the run."""
+    if not streamed:
         write_out(result.stdout)
         write_err(result.stderr)
     if result.error:
         write_err(f"{for_person(result.error).rstrip()}\n")
-    if result.plan is not None and plan:
+    if result.plan is not None and lists_plan:
         write_out(f"{plan_text(result.plan, how=False)}\n")
         if result.plan.plan_id and not terminal:
             write_err("Run this in a terminal to be asked, and to apply the plan.\n")
@@ -223,9 +218,9 @@ def show(
             if not item.text or item.note:
                 write_err(f"shown: {shown_line(item, where=True)}\n")
         files = files_section(result)
-        if files and out is None:
+        if files and copied_to is None:
             files += "\n`mcp-code-bridge artifacts get URI` fetches a file, `--out DIR` copies all."
-        sections = (files if out is None else "", missing_section(result), session_section(result))
+        sections = ("" if copied_to else files, missing_section(result), session_section(result))
         for section in sections:
             write_err(f"{section}\n" if section else "")
         if result.usage.tool_calls or result.refused:

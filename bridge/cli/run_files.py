@@ -21,7 +21,7 @@ from bridge.model import Artifact, InputFile
 from bridge.private_files import open_below
 from bridge.runs.input_files import MAX_BYTES, check_names, name_problem, quote
 
-_NAMED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CONFIGURATIONS = tuple(
     row.template.partition("/")[2].casefold()
     for row in LOCATIONS
@@ -81,7 +81,7 @@ def write_files(
     a shell, a client or the bridge.
     """
     written, problems = [], []
-    with open_directory(directory) as root:
+    with closing(os.open(directory, DIRECTORY)) as root:
         for artifact in artifacts:
             if _is_obeyed(directory, artifact.name):
                 problems.append(
@@ -90,7 +90,11 @@ def write_files(
                 )
                 continue
             try:
-                _write_artifact(root, artifact, read, force=force)
+                if problem := name_problem(artifact.name):
+                    raise UsageError(f"Its name {problem}.")
+                *above, name = artifact.name.split("/")
+                with closing(open_below(root, above)) as parent:
+                    write_file(parent, name, read(artifact), force=force)
                 written.append(artifact.name)
             except FileExistsError:
                 problems.append(
@@ -106,8 +110,7 @@ def write_files(
 
 
 @contextmanager
-def open_directory(path: Path) -> Iterator[int]:
-    fd = os.open(path, _NAMED)
+def closing(fd: int) -> Iterator[int]:
     try:
         yield fd
     finally:
@@ -125,20 +128,6 @@ def _is_obeyed(directory: Path, name: str) -> bool:
     # The directory matters too: `--out mcp-servers` would make `x.json` a server.
     whole = "/".join((*map(str.casefold, Path(os.path.realpath(directory)).parts), *parts))
     return any(fnmatchcase(whole, f"*/{each}") for each in (*_CONFIGURATIONS, *_OBEYED))
-
-
-def _write_artifact(
-    root: int, artifact: Artifact, read: Callable[[Artifact], Iterator[bytes]], *, force: bool
-) -> None:
-    problem = name_problem(artifact.name)
-    if problem:
-        raise UsageError(f"Its name {problem}.")
-    *above, name = artifact.name.split("/")
-    parent = open_below(root, above)
-    try:
-        write_file(parent, name, read(artifact), force=force)
-    finally:
-        os.close(parent)
 
 
 def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool = False) -> None:

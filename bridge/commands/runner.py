@@ -88,19 +88,15 @@ class CommandOutput:
 
 
 class Pipeline:
-    """The stages of one command. They run in parallel, or in turn if they may write.
-
-    Attributes:
-        ends: How each stage ended; None if the bridge ended it.
-        stages: The sandboxes of started stages.
-        refused: Whether a stage's output could not be sent to the next stage.
-    """
+    """The stages of one command. They run in parallel, or in turn if they may write."""
 
     def __init__(self, plan: CommandPlan) -> None:
         limit = plan.profile.output_bytes
         self._plan = plan
-        self.stages: list[Sandbox] = []
+        self.stages: list[Sandbox] = []  # The started ones.
+        # How each stage ended, or None if the bridge ended it.
         self.ends: list[ExitReport | None] = [None] * len(plan.specs)
+        # Whether a stage's output could not be sent to the next stage.
         self.refused = [False] * len(plan.specs)
         self._passed = bytearray()
         self.timed_out = False

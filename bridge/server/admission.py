@@ -178,11 +178,7 @@ class Replica:
 class RequestMiddleware:
     """Middleware that refuses requests beyond their caller's share, and reads bodies.
 
-    Args:
-        token: The token that requests other than probes need; empty for none.
-
-    Attributes:
-        connections: The open connections, the oldest first.
+    Requests other than probes need the token; an empty one admits all.
     """
 
     def __init__(
@@ -201,7 +197,7 @@ class RequestMiddleware:
         self._sessions: dict[str, str] = {}
         self._beginning: dict[int, str] = {}  # By request, until its session has an id.
         self._bytes: Counter[str] = Counter()
-        self.connections: dict[HttpConnection, None] = {}
+        self.connections: dict[HttpConnection, None] = {}  # The oldest first.
 
     def accept(self, connection: HttpConnection) -> None:
         """Count a connection; close the oldest without a token if there are too many of them."""
@@ -385,9 +381,7 @@ HEAD_SECONDS = 10.0  # For the head of a request to arrive.
 class HttpConnection(H11Protocol):
     """A connection that is closed if the head of a request does not arrive in time.
 
-    Attributes:
-        caller: Empty until a request with a token arrives.
-        user: The peer's user id on a Unix socket.
+    `caller` is empty until a request with a token arrives, or is the `user` of a Unix socket.
     """
 
     def __init__(self, admission: RequestMiddleware, **others: Any) -> None:

@@ -38,6 +38,7 @@ from bridge.server.clients import (
     SameObject,
     answers_of,
     as_json,
+    capabilities_of,
     input_required,
     introduction,
     is_modern,
@@ -81,8 +82,7 @@ class UpdateParams(TaskParams):
 
 
 def has_tasks(context: Context) -> bool:
-    capabilities = context.session.client_capabilities
-    return is_modern(context) and EXTENSION in (capabilities and capabilities.extensions or ())
+    return is_modern(context) and EXTENSION in (capabilities_of(context).extensions or ())
 
 
 async def announce(client: HandshakeClient | ModernClient, run_id: str) -> None:

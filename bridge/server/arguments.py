@@ -72,9 +72,6 @@ def checked_arguments(
 
     Args:
         texts: Names of the arguments that may be any text.
-
-    Raises:
-        InvalidRequestError: An argument is unknown or does not fit; the message says what would.
     """
     given: dict[str, Any] = {}
     properties = schema["properties"]

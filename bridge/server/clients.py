@@ -64,15 +64,15 @@ class SameObject:
         return id(self._held)
 
 
-def missing_capability(capabilities: types.ClientCapabilities | None, params: BaseModel) -> str:
+def missing_capability(capabilities: types.ClientCapabilities, params: BaseModel) -> str:
     """Return the capability that a client lacks for a question; empty if none. Pure."""
     if isinstance(params, types.CreateMessageRequestParams):
-        sampling = None if capabilities is None else capabilities.sampling
+        sampling = capabilities.sampling
         if sampling is None:
             return "sample its model"
         with_tools = params.tools is not None or params.tool_choice is not None
         return "sample its model with tools" if with_tools and sampling.tools is None else ""
-    elicitation = None if capabilities is None else capabilities.elicitation
+    elicitation = capabilities.elicitation
     if elicitation is None:
         return "ask its user (elicitation)"
     if isinstance(params, types.ElicitRequestURLParams):
@@ -96,7 +96,7 @@ def _request_of(
 
 
 def _require_capability(context: Context, params: BaseModel) -> None:
-    lacking = missing_capability(context.session.client_capabilities, params)
+    lacking = missing_capability(capabilities_of(context), params)
     if lacking:
         wanted = str(getattr(params, "message", "") or "")[:200]
         message = f"The client that asked for this run offers no way to {lacking}."
@@ -116,14 +116,13 @@ def is_modern(context: Context) -> bool:
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-def has_roots(context: Context) -> bool:
-    capabilities = context.session.client_capabilities
-    return capabilities is not None and capabilities.roots is not None
+def capabilities_of(context: Context) -> types.ClientCapabilities:
+    return context.session.client_capabilities or types.ClientCapabilities()
 
 
 async def list_roots(context: Context) -> list[Json]:
     """Return the roots of a client that used `initialize`; none if it does not answer in 2 s."""
-    if not has_roots(context):
+    if capabilities_of(context).roots is None:
         return []
     metadata = ServerMessageMetadata(related_request_id=context.request_id)
     with anyio.move_on_after(2.0), suppress(MCPError, ValidationError):
@@ -164,8 +163,7 @@ class RunClient:
 
     @property
     def visits(self) -> bool:
-        capabilities = self._capable.session.client_capabilities
-        elicitation = None if capabilities is None else capabilities.elicitation
+        elicitation = capabilities_of(self._capable).elicitation
         return elicitation is not None and elicitation.url is not None
 
     async def roots(self) -> list[Json]:
@@ -176,11 +174,7 @@ class RunClient:
         return await list_roots(self._capable)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the client's user (`elicitation/create`).
-
-        Raises:
-            CannotAskError: The client cannot, refused, or too many questions are open.
-        """
+        """Ask the client's user (`elicitation/create`)."""
         return await self._ask("elicitation/create", params)
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -305,8 +299,9 @@ class ModernClient(RunClient):
         return answer if answer is not None else {"action": "cancel"}
 
     async def _list_roots(self) -> list[Json]:
-        answer = await self._put("roots/list", {}) if has_roots(self._capable) else None
-        return list((answer or {}).get("roots", ()))
+        if capabilities_of(self._capable).roots is None:
+            return []
+        return list((await self._put("roots/list", {}) or {}).get("roots", ()))
 
     async def _put(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json] | None:
         # The SDK's clients fail after ten rounds, and would lose the result.
@@ -338,24 +333,16 @@ ANSWERED_AT = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class KnownClient:
-    """A client program.
+    """What is known of a client program."""
 
-    Attributes:
-        source: Its name among discovery's sources, whose files may set its limit.
-        seconds: How long it waits for a call despite progress; infinite if progress is enough.
-        variable: The inherited variable with its limit in milliseconds.
-        parses_text: Parses JSON text as structured content and refuses results that are not
-            objects, such as that of `print(1+1)`; it always shows the text.
-        defers: Shows its model most tools only if the model searches for them.
-        shows_failures: Shows its model failed results as JSON with `_meta`: 500 tokens, not 74.
-    """
-
-    source: str = ""
-    seconds: float = math.inf
-    variable: str = ""
+    source: str = ""  # Its name among discovery's sources, whose files may set its limit.
+    seconds: float = math.inf  # How long it waits for a call, even one that shows progress.
+    variable: str = ""  # The inherited variable with its limit in milliseconds.
+    # It parses JSON text as structured content and refuses results that are not objects, such as
+    # that of `print(1+1)`. It always shows the text.
     parses_text: bool = False
-    shows_failures: bool = False
-    defers: bool = False
+    shows_failures: bool = False  # Its model sees failures as JSON: 500 tokens instead of 74.
+    defers: bool = False  # Its model sees most tools only if it searches for them.
 
     def patience(self, configured: Mapping[str, float], environ: Mapping[str, str]) -> float:
         """Return the seconds after which the bridge must answer a call; see `own_limits`."""

@@ -307,23 +307,15 @@ class OwnedBus(InMemorySubscriptionBus):
 
 @dataclass(eq=False)
 class _Subscriptions:
-    """The subscriptions of a connection that used `initialize`.
-
-    Attributes:
-        lists: Whether it has requested a list, and is notified of changes.
-    """
+    """The subscriptions of a connection that used `initialize`."""
 
     owner: str
-    lists: bool = False
+    lists: bool = False  # Whether it has requested a list, and is notified of changes.
     uris: set[str] = field(default_factory=set)
 
 
 class Notices:
-    """Notifies the clients of one server.
-
-    Args:
-        resources: Returns the part of `resources/list` that all clients see.
-    """
+    """Notifies the clients of one server of changes to what `tools` and `resources` return."""
 
     def __init__(
         self,

@@ -60,9 +60,8 @@ PIECE_BYTES = select.PIPE_BUF
 class StdoutMessages(ObjectSendStream[SessionMessage]):
     """A write stream for the SDK's server, over a descriptor that may block.
 
-    Args:
-        over: Cancelled when the client has gone; `failure` says why.
-        answered: The id of an answered request; a further response to it is dropped.
+    It cancels `over` when the client has gone; `failure` says why. A further response to the
+    `answered` request is dropped.
     """
 
     def __init__(self, fd: int, over: anyio.CancelScope, answered: RequestId | None = None) -> None:
@@ -100,20 +99,16 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
                 await anyio.lowlevel.checkpoint()
                 written = 0
             else:
-                self._write_piece()
+                try:
+                    self._rest = self._rest[os.write(self._fd, self._rest[:PIECE_BYTES]) :]
+                except BlockingIOError:
+                    pass  # Another holder has made the pipe non-blocking and filled it.
+                except OSError as error:
+                    self.failure = self.failure or error
+                    self._closed = True
+                    self._over.cancel()
+                    raise anyio.ClosedResourceError from error
                 written += 1
-
-    def _write_piece(self) -> None:
-        try:
-            self._rest = self._rest[os.write(self._fd, self._rest[:PIECE_BYTES]) :]
-        except BlockingIOError:
-            # Another holder has made the pipe non-blocking and filled it.
-            return
-        except OSError as error:
-            self.failure = self.failure or error
-            self._closed = True
-            self._over.cancel()
-            raise anyio.ClosedResourceError from error
 
     async def aclose(self) -> None:
         self._closed = True
@@ -218,9 +213,7 @@ def _refusal(found: JSONRPCError, code: int, problem: str) -> MessageRefusal:
 class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
     """A read stream for the SDK's server, over a descriptor that may block. One task reads.
 
-    Args:
-        writer: Sends the errors for unreadable requests.
-        read: The bytes that were read before.
+    It begins with the bytes that were `read` before, and answers unreadable requests.
     """
 
     def __init__(self, fd: int, writer: StdoutMessages, read: bytes = b"") -> None:

@@ -35,8 +35,7 @@ HTTP_IDLE_SECONDS = 30 * 60  # Until an unused session ends.
 class HttpServer(uvicorn.Server):
     """Serves the bridge over HTTP; at its end it waits for requests, but not for streams.
 
-    Args:
-        host: A name or address of this machine, or the path of a Unix socket.
+    The host is a name or address of this machine, or the path of a Unix socket.
     """
 
     def __init__(

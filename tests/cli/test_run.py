@@ -108,7 +108,7 @@ def test_a_plan_that_the_question_lists_is_not_listed(capsys: pytest.CaptureFixt
     many = replace(CALL, arguments={f"a{n}": n for n in range(MAX_PLAN_LINES)})
     assert not is_fully_shown(plan_of(many))
     result = RunResult(run_id="r", status="success", summary="", stdout="planned\n", plan=plan)
-    show(result, terminal=True, plan=False)
+    show(result, terminal=True, lists_plan=False)
     assert capsys.readouterr().out == "planned\n"
     unknown = plan_of(replace(CALL, action="allow", rule="no policy"))
     show(replace(result, plan=unknown), terminal=False)
