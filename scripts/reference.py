@@ -26,9 +26,8 @@ from bridge.model import CommandResult, Directory, Limits, RunResult, ServerSett
 from bridge.render import structured as rendered
 from bridge.sandbox.limits import limits_for
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
-from bridge.server.command_tool import COMMAND_OUTPUT_SCHEMA, COMMAND_TOOL, command_tool
 from bridge.server.content import RECORD_KEY
-from bridge.server.search_tool import search_tool
+from bridge.server.tools import COMMAND_OUTPUT_SCHEMA, COMMAND_TOOL, command_tool, search_tool
 from bridge.settings import (
     FLAGS,
     OTHER_VARIABLES,

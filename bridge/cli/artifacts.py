@@ -18,8 +18,8 @@ from bridge.artifacts import ArtifactStore, store_for
 from bridge.artifacts.content import is_text
 from bridge.cli.options import AsJson, Yes, arg, complete_runs, flag, opt
 from bridge.cli.output import write_err, write_list, write_out
-from bridge.cli.person import Person
 from bridge.cli.records import moment
+from bridge.cli.terminal import Person
 from bridge.errors import UnknownError, UsageError
 from bridge.model import STREAMS, Artifact, Json
 from bridge.render.structured import artifact_fields

@@ -18,7 +18,7 @@ import anyio.to_thread
 from bridge.cli.line import PROGRAM
 from bridge.cli.options import AsJson, flag, opt
 from bridge.cli.output import visible, waiting, write_err, write_json, write_out, write_prose
-from bridge.cli.person import Person
+from bridge.cli.terminal import Person
 from bridge.commands.plan import CommandCheck, check_commands
 from bridge.errors import BridgeError, SandboxError, SettingsError, UsageError
 from bridge.inventory.configuration import context_for

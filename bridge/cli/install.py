@@ -23,7 +23,7 @@ from bridge.cli.output import (
     write_out,
     write_prose,
 )
-from bridge.cli.person import Person
+from bridge.cli.terminal import Person
 from bridge.client_configs import install as edits
 from bridge.client_configs.entry import (
     NAME,

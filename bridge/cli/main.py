@@ -18,6 +18,7 @@ from bridge.cli.line import SERVE, Invocation, handler_of, simple_invocation, wi
 from bridge.cli.output import RepeatedLines, TerminalHandler, write_error
 from bridge.errors import BridgeError, SettingsError
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
+from bridge.tasks import background_task
 
 if TYPE_CHECKING:
     from bridge.server.greeting import Greeting
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 INTERRUPTED = 130  # The shells' status of a command that Ctrl-C ended.
+
+_CLOSED = (BrokenPipeError, ConnectionResetError)
 
 Command = Callable[..., Awaitable[int]]
 
@@ -42,9 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (BrokenPipeError, BaseExceptionGroup) as error:
-        closed = (BrokenPipeError, ConnectionResetError)
-        if isinstance(error, BaseExceptionGroup) and error.split(closed)[1] is not None:
+    except (*_CLOSED, BaseExceptionGroup) as error:
+        if isinstance(error, BaseExceptionGroup) and error.split(_CLOSED)[1] is not None:
             raise
         # It is no error if the reader of our output closed its end.
         logger.debug("the reader of our output closed its end", exc_info=True)
@@ -89,12 +91,12 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
     """Run the command; a signal cancels it, so that it releases its resources."""
     status = INTERRUPTED
     received: list[int] = []
-    ending = None
+    ending, scope = None, anyio.CancelScope()
     if invocation.handler == SERVE and not _is_stdio(invocation):
         ending = anyio.Event()
         command = partial(command, ending=ending)
 
-    async def watch(scope: anyio.CancelScope) -> None:
+    async def watch() -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
             async for number in signals:
                 received.append(number)
@@ -104,17 +106,9 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
                 else:
                     scope.cancel()
 
-    failure: BridgeError | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch, tasks.cancel_scope)
-        try:
+    with scope:
+        async with background_task(watch):
             status = await command(settings)
-        except BridgeError as error:
-            # The task group would wrap it in an exception group.
-            failure = error
-        tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
     if received:
         # A thread of the stdio transport may wait forever for a line and would block a normal
         # exit. All resources are released at this point.

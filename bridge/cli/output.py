@@ -339,8 +339,7 @@ class TerminalHandler(logging.StreamHandler[TextIO]):
 @contextmanager
 def hold_logs() -> Iterator[None]:
     """Hold log lines back while this is open, and write them afterwards."""
-    holding: list[tuple[logging.Handler, list[logging.LogRecord]]]
-    holding = [(handler, []) for handler in logging.getLogger().handlers]
+    holding = [(handler, list[logging.LogRecord]()) for handler in logging.getLogger().handlers]
     for handler, held in holding:
         # `append` returns None, so the filter drops the record.
         handler.addFilter(held.append)  # type: ignore[arg-type]
@@ -373,15 +372,14 @@ class RepeatedLines(logging.Filter):
         self._windows[source] = began, lines
         if lines > MAX_LINES:
             return False
-        text = message = record.getMessage()
+        text = record.getMessage()
         if len(text) > MAX_MESSAGE:
             text = f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)"
         if lines == MAX_LINES:
             text = f"{text} [more of these in the next {WINDOW_SECONDS:g} s are only counted]"
         if omitted:
             text = f"{text} [repeated {omitted:,} times before]"
-        if text != message:
-            record.msg, record.args = text, None
+        record.msg, record.args = text, None
         return True
 
 
@@ -406,12 +404,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence
     for name in drop:
         if sum(widths.values()) + 2 * len(widths) - 2 > width:
             del widths[name]
-    while (over := sum(widths.values()) + 2 * len(widths) - 2 - width) > 0:
-        *_, second, most = [0, *sorted(widths.values())]
-        widest = next(name for name, size in widths.items() if size == most)
-        widths[widest] = max(most - over, min(second, most - 1), len(widest))
-        if widths[widest] == most:
+    while sum(widths.values()) + 2 * len(widths) - 2 > width:
+        widest = max(widths, key=widths.__getitem__)
+        if widths[widest] <= len(widest):
             break
+        widths[widest] -= 1
     lines = []
     for at in range(len(cells)):
         parts = []

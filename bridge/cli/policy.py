@@ -29,7 +29,7 @@ from bridge.cli.output import (
     write_out,
     write_warning,
 )
-from bridge.cli.person import Person
+from bridge.cli.terminal import Person
 from bridge.errors import UsageError
 from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, strictest
 from bridge.gate.flow import Flow

@@ -35,9 +35,10 @@ async def serve(
     ending: anyio.Event | None = None,
 ) -> int:
     """Serve until the client closes stdin, or over HTTP until a signal."""
+    host, port = "", 0
     if http:
         # Imported here: the first answer on stdio must not wait for it.
-        from bridge.server.transports import parse_address, serve_http
+        from bridge.server.transports import parse_address
 
         host, port = parse_address(http)
         # The machine's name (in a pod, the pod's), in the characters of a header.
@@ -53,7 +54,9 @@ async def serve(
             lambda: watch_plan(context, servers.discovery.references), servers.refresh
         )
         await stack.enter_async_context(watch)
-        if http:
+        if host:
+            from bridge.server.transports import serve_http
+
             # The mode of a Unix socket limits who may connect, so it needs no token.
             token = "" if no_token or "/" in host else http_token(settings)
             await serve_http(engine, host, port, ending or anyio.Event(), token)

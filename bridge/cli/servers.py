@@ -38,7 +38,7 @@ from bridge.cli.output import (
     write_prose,
     write_warning,
 )
-from bridge.cli.person import Person
+from bridge.cli.terminal import Person
 from bridge.discovery.documents import MalformedError
 from bridge.discovery.entries import ONLY_CLIENT
 from bridge.discovery.finder import Discovery

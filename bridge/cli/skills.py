@@ -17,7 +17,7 @@ from bridge.cli.output import (
     write_out,
     write_warning,
 )
-from bridge.cli.person import LEAST_DIGITS, Person
+from bridge.cli.terminal import LEAST_DIGITS, Person
 from bridge.errors import UsageError
 from bridge.gate.question import visible_lines
 from bridge.saved_functions.source import Skill

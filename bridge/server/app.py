@@ -44,7 +44,6 @@ from bridge.server.clients import (
     is_modern,
     known_client,
 )
-from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import (
     adapt_to_client,
     make_tool,
@@ -54,7 +53,15 @@ from bridge.server.content import (
 )
 from bridge.server.greeting import NAME, TITLE
 from bridge.server.resources import SESSIONS_URI, Notices, NotifyingServer, Resources
-from bridge.server.search_tool import SEARCH_TOOL, search_result, search_tool
+from bridge.server.tools import (
+    COMMAND_TOOL,
+    SEARCH_TOOL,
+    command_result,
+    command_tool,
+    parse_command,
+    search_result,
+    search_tool,
+)
 from bridge.tasks import background_task
 from bridge.text import without_values
 from bridge.upstream.task_calls import EXTENSION

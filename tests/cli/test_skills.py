@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.cli import skills as commands
-from bridge.cli.person import Person
+from bridge.cli.terminal import Person
 from bridge.model import Provenance
 from bridge.runs import open_engine
 from bridge.saved_functions.source import Header, encode_skill, source_digest

@@ -15,7 +15,7 @@ from bridge.errors import InvalidRequestError
 from bridge.gate.redaction import Redactor
 from bridge.model import StageResult
 from bridge.sandbox.backend import Bind
-from bridge.server.command_tool import parse_line
+from bridge.server.tools import parse_line
 from bridge.settings.commands import parse_commands
 
 _WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1)

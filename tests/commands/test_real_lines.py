@@ -13,7 +13,7 @@ import pytest
 
 from bridge.commands.runner import Commands
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.server.command_tool import parse_line
+from bridge.server.tools import parse_line
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
 from tests.commands.command_rig import Place, place, run

@@ -15,8 +15,7 @@ from bridge.errors import InvalidRequestError
 from bridge.model import ApplyRequest, InputFile, RunRequest, RunResult
 from bridge.render.structured import to_structured
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema, parse_request
-from bridge.server.command_tool import command_tool
-from bridge.server.search_tool import search_tool
+from bridge.server.tools import command_tool, search_tool
 from bridge.settings.commands import CommandProfile
 from scripts.samples import sample
 
