@@ -1,7 +1,8 @@
 """The table of commands, their typer application and their help, and the settings.
 
 A command is an async function `f(settings, *, ...)` whose parameters typer reads. Its module is
-imported when the command is called. `serve` never imports this module.
+imported when the command is called. `serve` never imports this module. Functions of commands import
+what help and `serve` do without, such as the engine, the MCP SDK and rich.
 """
 
 from __future__ import annotations

@@ -102,8 +102,7 @@ async def remove(
     everything: Annotated[bool, flag("--all", "all artifacts of all runs")] = False,
     yes: Yes = False,
 ) -> int:
-    ways = (bool(uris), run is not None, everything)
-    if sum(ways) != 1:
+    if sum((bool(uris), run is not None, everything)) != 1:
         raise UsageError("Nothing selected. Pass artifact IDs, --run RUN or --all.")
     store = store_for(settings)
     person = Person()

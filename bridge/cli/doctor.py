@@ -71,8 +71,7 @@ async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
 
 
 async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence[Probe]) -> int:
-    context = context_for(settings)
-    discovery = consents_of(settings).discover(context)
+    discovery = consents_of(settings).discover(context_for(settings))
     commands = check_commands(settings, probes)
     with waiting("looking for packages and the store"):
         packages = await check_packages(settings)

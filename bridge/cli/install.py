@@ -340,8 +340,7 @@ async def carry_out(
             if change.moved:
                 write_err_line(f"Moved {', '.join(change.moved)} out of {change.target.path}.")
             if change.restored:
-                restored = ", ".join(change.restored)
-                write_err_line(f"Restored {restored} to {change.target.path}.")
+                write_err_line(f"Restored {', '.join(change.restored)} to {change.target.path}.")
     except anyio.get_cancelled_exc_class():
         write_err_line(STOPPED)
         raise

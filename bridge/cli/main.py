@@ -34,7 +34,12 @@ Command = Callable[..., Awaitable[int]]
 
 def main(argv: Sequence[str] | None = None) -> int:
     try:
-        invocation = _read(sys.argv[1:] if argv is None else argv)
+        words = sys.argv[1:] if argv is None else argv
+        invocation: Invocation | int | None = simple_invocation(words)
+        if invocation is None:
+            from bridge.cli.app import read_words
+
+            invocation = read_words(with_default(words))
         if isinstance(invocation, int):
             return invocation
         with _frozen_imports():
@@ -52,16 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         logger.debug("the reader of our output closed its end", exc_info=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
-
-
-def _read(words: Sequence[str]) -> Invocation | int:
-    simple = simple_invocation(words)
-    if simple is not None:
-        return simple
-    # Imported here: `serve` does without it.
-    from bridge.cli.app import read_words
-
-    return read_words(with_default(words))
 
 
 def _prepare(invocation: Invocation) -> tuple[Command, Settings]:

@@ -88,8 +88,7 @@ def _specs(settings: Settings) -> tuple[ServerSpec, ...]:
     from bridge.inventory.configuration import context_for
     from bridge.inventory.consents import consents_of
 
-    context = context_for(settings)
-    return tuple(consents_of(settings).discover(context).servers)
+    return tuple(consents_of(settings).discover(context_for(settings)).servers)
 
 
 AsJson = Annotated[bool, flag("--json", "print JSON")]

@@ -82,7 +82,6 @@ class StatusLine:
     """
 
     def __init__(self, writer: TextIO, render: Callable[[], str] | None = None) -> None:
-        # Imported here: `serve` does without it.
         from rich.console import Console
         from rich.live import Live
         from rich.spinner import Spinner
@@ -246,7 +245,6 @@ def write_prose(text: str, stream: TextIO | None = None) -> None:
     """
     stream = sys.stdout if stream is None else stream
     if stream.isatty():
-        # Imported here: `serve` does without it.
         from rich.console import Console
         from rich.text import Text
 
@@ -394,7 +392,6 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence
     For a narrow terminal, the columns of `drop` go first, then the widest cells are cut. Cells are
     escaped down to line breaks, or a name could forge a row.
     """
-    # Imported here: `serve` does without it.
     from rich.cells import cell_len, set_cell_size
 
     width = terminal_width() or NEVER_FULL

@@ -231,7 +231,6 @@ async def check(
     if code is not None and file is not None:
         raise UsageError("Give the program as FILE or with -c, not both.")
     if file is not None:
-        # Imported here, as below: it imports the engine.
         from bridge.cli.run import read_program
 
         code = read_program(file)
@@ -253,8 +252,7 @@ def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ())
     elif not spec.present:
         write_out(NO_POLICY)
     else:
-        names = ("rule", "server", "flow rule")
-        parts = ", ".join(map(counted, counts.values(), names))
+        parts = ", ".join(map(counted, counts.values(), ("rule", "server", "flow rule")))
         write_out(visible(f"policy OK: {parts} ({spec.path})\n"))
         for text in idle:
             write_warning(visible(text, keep=""))

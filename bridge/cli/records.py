@@ -356,7 +356,6 @@ async def show_run(
 
 
 def _records(settings: Settings) -> RunRecords:
-    # Imported here: it imports the engine, which help does not need.
     from bridge.runs.records import RunRecords
 
     return RunRecords(settings)
@@ -407,7 +406,6 @@ async def list_sessions(settings: Settings, *, as_json: AsJson = False) -> int:
     The last saved session comes first. A bridge saves idle sessions, and all sessions when it
     ends. `run --session NAME --end-session` removes a session of the terminal.
     """
-    # Imported here: it imports the engine, which help does not need.
     from bridge.sessions.checkpoints import Checkpoints
 
     saved = Checkpoints(store_of(settings), days=settings.session_days)

@@ -81,8 +81,7 @@ async def run_program(
     else:
         written = None if problems else directory
         terminal = sys.stderr.isatty()
-        streamed = request.mode == "run"
-        show(result, terminal=terminal, streamed=streamed, copied_to=written)
+        show(result, terminal=terminal, streamed=request.mode == "run", copied_to=written)
     for problem in problems:
         write_err(f"--out: {problem}\n")
     return exit_status(result) or (1 if problems else 0)

@@ -277,8 +277,7 @@ async def approve(
     consents, person = consents_of(settings), Person()
     approved = True
     for wanted in names:
-        context = context_for(settings)
-        discovery = await anyio.to_thread.run_sync(consents.discover, context)
+        discovery = await anyio.to_thread.run_sync(consents.discover, context_for(settings))
         for warning in discovery.warnings:
             if warning.unread or not warning.key:
                 write_err_line(f"warning: {warning}")
@@ -526,7 +525,6 @@ async def login(
     Examples:
         login linear
     """
-    # Imported here: it imports the MCP SDK, which help does not need.
     from bridge.upstream.oauth_login import log_in
 
     spec = await _spec(server, settings, connecting=True)

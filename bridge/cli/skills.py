@@ -53,8 +53,7 @@ async def show(
 ) -> int:
     async with open_engine(settings) as engine:
         skill = await _skill(engine, name)
-        approved = await engine.skills.index.approvals()
-        fields = _fields(engine, skill, approved)
+        fields = _fields(engine, skill, await engine.skills.index.approvals())
     if as_json:
         write_json({**fields, "source": skill.source}, indent=2)
         return 0

@@ -225,8 +225,7 @@ class Terminal(Person):
                 if params.get("mode") != "url":
                     return await self._fill(params.get("requestedSchema"))
                 where = f"Open {params.get('url', '')} in a browser, then press Enter: "
-                done = await self.ask(where)
-                return {"action": "decline" if done is None else "accept"}
+                return {"action": "decline" if await self.ask(where) is None else "accept"}
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         raise CannotAskError("No user can be asked: a terminal has no model to sample.")

@@ -355,14 +355,10 @@ def _problem(what: str, held: int, total: int) -> str:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    given = False
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return first.pop() if first else await receive()
 
     return replay
 
@@ -391,11 +387,6 @@ class HttpConnection(H11Protocol):
         self._admission = admission
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def busy(self) -> bool:
-        cycle: Any = self.cycle  # None before the first request
-        return cycle is not None and not cycle.response_complete
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         peer = transport.get_extra_info("socket")
@@ -407,10 +398,12 @@ class HttpConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.busy and self._timer is not None:
+        cycle: Any = self.cycle  # None before the first request
+        busy = cycle is not None and not cycle.response_complete
+        if busy and self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        elif not self.busy and self._timer is None:
+        elif not busy and self._timer is None:
             self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -480,28 +480,21 @@ def error_server(error: BridgeError) -> Server[Any]:
 
     The error omits the setting's value, which may be a secret in the wrong place.
     """
-    problem = without_values(str(error))
     said = (
-        f"The bridge's settings have a mistake, so it runs nothing. {problem} "
+        f"The bridge's settings have a mistake, so it runs nothing. {without_values(str(error))} "
         "Tell the user: correct it (`mcp-code-bridge doctor` shows it whole), then reconnect this "
         "MCP server."
     )
 
-    async def list_tools(
-        context: Context, params: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
+    async def list_tools(context: Context, params: object) -> types.ListToolsResult:
         tools = [
             types.Tool(name=name, description=said, input_schema={"type": "object"})
             for name in (TOOL, SEARCH_TOOL)
         ]
         return types.ListToolsResult(tools=tools)
 
-    async def call_tool(
-        context: Context, params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
-        return types.CallToolResult(
-            content=[types.TextContent(type="text", text=said)], is_error=True
-        )
+    async def call_tool(context: Context, params: object) -> types.CallToolResult:
+        return types.CallToolResult(content=[types.TextContent(text=said)], is_error=True)
 
     return Server(
         NAME,

@@ -210,8 +210,7 @@ class HandshakeClient(RunClient):
         self.log_level = log_level or "info"
         # Only a client that has set a level gets output as log messages.
         self.wants_output = bool(log_level)
-        over_http = isinstance(context.request, Request)
-        self._patience = WAIT_SECONDS if over_http else math.inf
+        self._patience = WAIT_SECONDS if isinstance(context.request, Request) else math.inf
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
         request = _request_of(method, params)

@@ -166,7 +166,7 @@ class Resources:
         return own
 
     async def list_resource_templates(
-        self, context: Context, params: types.PaginatedRequestParams | None
+        self, context: Context, params: object
     ) -> types.ListResourceTemplatesResult:
         return types.ListResourceTemplatesResult(resource_templates=_TEMPLATES)
 

@@ -278,8 +278,8 @@ def test_only_a_closed_reader_is_no_error(
     def fail(*_: object) -> NoReturn:
         raise group
 
-    monkeypatch.setattr(cli, "_read", fail)
-    monkeypatch.setattr(cli, "_discard_output", lambda: 1)
+    monkeypatch.setattr(cli, "simple_invocation", fail)
+    monkeypatch.setattr("os.dup2", lambda *_: None)
     with nullcontext() if unheard else pytest.raises(BaseExceptionGroup):
         assert cli.main(["version"]) == 1
 
