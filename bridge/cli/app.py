@@ -83,14 +83,14 @@ COMMANDS = {
     "audit show": Command("records:show", "Show the records of a run or plan"),
     "audit stats": Command("records:stats", "Count calls by server, tool, day or decision"),
     "artifacts": Command("", "List, fetch or remove files and outputs of runs", KEEPING),
-    "artifacts list": Command("artifacts:list_kept", "List artifacts, the newest first"),
-    "artifacts get": Command("artifacts:get", "Write an artifact to stdout, or to a file"),
-    "artifacts rm": Command("artifacts:remove", "Remove artifacts"),
+    "artifacts list": Command("kept:list_kept", "List artifacts, the newest first"),
+    "artifacts get": Command("kept:get", "Write an artifact to stdout, or to a file"),
+    "artifacts rm": Command("kept:remove_artifacts", "Remove artifacts"),
     "skills": Command("", "List, show, approve or remove saved functions", KEEPING),
-    "skills list": Command("skills:list_skills", "List skills"),
-    "skills show": Command("skills:show", "Print a skill"),
-    "skills approve": Command("skills:approve", "Let programs use skills without asking"),
-    "skills rm": Command("skills:remove", "Remove skills, with all their versions"),
+    "skills list": Command("kept:list_skills", "List skills"),
+    "skills show": Command("kept:show_skill", "Print a skill"),
+    "skills approve": Command("kept:approve_skills", "Let programs use skills without asking"),
+    "skills rm": Command("kept:remove_skills", "Remove skills, with all their versions"),
     "setup": Command(
         "setup:setup",
         "Find clients and servers, and install the bridge step by step",
@@ -190,10 +190,9 @@ def _typer_function(path: str) -> Callable[..., Invocation]:
     declared = _SIGNATURES.get(path) or handler_of(entry.handler)
 
     def invocation(**given: Any) -> Invocation:
-        flags = {key: given.pop(key) for key in FLAGS}
+        flags = {key: given[key] for key in FLAGS if given[key] is not None}
         arguments = {name: given[name] for name in own}
-        set_flags = {key: value for key, value in flags.items() if value is not None}
-        return Invocation(handler=entry.handler, arguments=arguments, flags=set_flags)
+        return Invocation(handler=entry.handler, arguments=arguments, flags=flags)
 
     signature = inspect.signature(declared, eval_str=True)
     own = {name: each for name, each in signature.parameters.items() if name != "settings"}
@@ -218,9 +217,8 @@ def _setting_option(name: str, *, shown: bool) -> inspect.Parameter:
         hidden=not shown,
         rich_help_panel=SETTINGS_PANEL,
     )
-    annotation = Annotated[str | None, option]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, keyword, default=None, annotation=annotation)
+    kind, annotation = inspect.Parameter.KEYWORD_ONLY, Annotated[str | None, option]
+    return inspect.Parameter(name, kind, default=None, annotation=annotation)
 
 
 def _print_help(context: typer.Context, parameter: typer.CallbackParam, value: bool) -> None:
@@ -328,9 +326,6 @@ _SIGNATURES: Mapping[str, Callable[..., Any]] = {"serve": _serve, "run": _run}
 ABOUT = "One MCP tool, run_python, in front of all your MCP servers."
 SETTINGS_PANEL = "Settings"
 
-_ORDER = ("Arguments", "Options", SETTINGS_PANEL)
-
-_SECTION = re.compile(r"^(?:Args|Returns|Raises):\n(?:    .*\n?|\n)*", re.MULTILINE)
 _EXAMPLES = re.compile(r"^Examples:\n((?:    .*\n?)*)", re.MULTILINE)
 
 
@@ -366,7 +361,8 @@ def help_text(context: Any, *, whole: bool) -> str:
         row = (each.name, each.short_help)
         panels.setdefault(each.rich_help_panel or "Commands", []).append(row)
     shown = [each for each in command.params if not each.hidden]
-    for each in sorted(shown, key=lambda one: _ORDER.index(_panel(one))):
+    order = ("Arguments", "Options", SETTINGS_PANEL)
+    for each in sorted(shown, key=lambda one: order.index(_panel(one))):
         if whole or _panel(each) != SETTINGS_PANEL:
             panels.setdefault(_panel(each), []).append(row_of(each))
     for panel, rows in panels.items():
@@ -387,8 +383,7 @@ def _panel(parameter: Any) -> str:
 def describe_command(function: Any) -> tuple[str, str, list[str]]:
     text = f"{inspect.getdoc(function) or ''}\n"
     examples = [line.strip() for block in _EXAMPLES.findall(text) for line in block.splitlines()]
-    text = _SECTION.sub("", _EXAMPLES.sub("", text))
-    summary, _, prose = text.partition("\n\n")
+    summary, _, prose = _EXAMPLES.sub("", text).partition("\n\n")
     return " ".join(summary.split()), prose.strip(), examples
 
 

@@ -74,8 +74,6 @@ STOPPED = (
     "Run the command again to continue, or `uninstall CLIENT --restore` to undo."
 )
 
-RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it."
-
 
 @contextmanager
 def nothing_written() -> Iterator[None]:
@@ -157,7 +155,8 @@ async def install_into(
         same = (each for each in planned if each.target.path == change.target.path)
         moving.write_still_started(change, {name for each in same for name in each.moved})
     if any(change.before != change.after for change in planned):
-        write_err_line(RESTART)
+        undo = "`mcp-code-bridge uninstall CLIENT --restore` undoes it."
+        write_err_line(f"Restart the clients. {undo}")
     return status
 
 

@@ -43,8 +43,6 @@ from bridge.text import counted
 
 TERMINAL = "terminal"  # The principal of these runs; see `RunRequest.principal`.
 CLIENT = "cli"  # The client's name in the records of these runs.
-_OF_PLANS = {"id", "seconds"}  # Fields of a plan that mean nothing after this process.
-TIMED_OUT = 124  # The status of coreutils' `timeout`.
 
 
 async def run_program(
@@ -71,8 +69,9 @@ async def run_program(
     if as_json:
         document = to_structured(result)
         if result.plan is not None and result.plan.plan_id:
+            plan = document["plan"]
             document["plan"] = {
-                **{name: of for name, of in document["plan"].items() if name not in _OF_PLANS},
+                **{name: of for name, of in plan.items() if name not in ("id", "seconds")},
                 "note": "A plan ends with the process that made it, so that no other can apply it. "
                 "Run the program with --plan in a terminal to be asked, and to have the calls "
                 "made.",
@@ -173,7 +172,7 @@ def exit_status(result: RunResult) -> int:
     if result.status == "success":
         return 0
     if result.status == "timeout":
-        return TIMED_OUT
+        return 124  # The status of coreutils' `timeout`.
     if result.reason == "engine":
         return SandboxError.exit_status
     # The program's own status, in the range of a process's status.

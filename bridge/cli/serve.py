@@ -20,11 +20,6 @@ from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.server.stdio import STDIO, serve_stdio
 from bridge.settings import Settings, http_token
 
-ALONE = (
-    "Serving MCP over stdio. An MCP client normally starts this; press Ctrl-C to stop. "
-    "`mcp-code-bridge --help` lists the other commands."
-)
-
 
 async def serve(
     settings: Settings,
@@ -65,7 +60,11 @@ async def serve(
             message = "There is no stdin to serve MCP on."
             raise UsageError(message, remedy="Let an MCP client start this, or use --http.")
         if sys.stdin.isatty():
-            print(ALONE, file=sys.stderr, flush=True)  # noqa: T201
+            alone = (
+                "Serving MCP over stdio. An MCP client normally starts this; press Ctrl-C to stop."
+            )
+            more = "`mcp-code-bridge --help` lists the other commands."
+            print(alone, more, file=sys.stderr, flush=True)  # noqa: T201
         await serve_stdio(build_server(engine, principal=STDIO), greeting)
     return 0
 

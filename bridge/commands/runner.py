@@ -169,7 +169,6 @@ MAX_STDIN_BYTES = 1024 * 1024  # A client may pass any text.
 MAX_PASSED_BYTES = 64 * 1024 * 1024  # A command may write without end for the next stage.
 
 Progress = Callable[[float, str], Awaitable[None]]
-OpenBackend = Callable[[Settings, CommandProfile], Awaitable[Backend]]
 
 
 class Commands:
@@ -178,7 +177,7 @@ class Commands:
     def __init__(
         self,
         settings: Settings,
-        choose: OpenBackend = select_for_profile,
+        choose: Callable[[Settings, CommandProfile], Awaitable[Backend]] = select_for_profile,
         *,
         audit_of: Callable[[str, str], RunAudit] = lambda run_id, owner: RunAudit(),
         queue: RunQueue | None = None,

@@ -70,9 +70,6 @@ logger = logging.getLogger(__name__)
 
 TOOL = "run_python"
 
-SEARCH_HINT = "call tools of all the user's MCP servers from a Python program"
-"""Text that Claude Code's tool search matches, in addition to names and descriptions."""
-
 TASK_AFTER_SECONDS = 15.0
 """A longer run becomes a task. Clients stop waiting for a silent request after 60 s."""
 
@@ -170,11 +167,13 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
 async def tool_list(engine: Engine, *, brief: bool = False) -> list[types.Tool]:
     """Return the tools with their current descriptions; `brief` if the client defers tools."""
     settings, limits = engine.settings, limits_for(engine.settings)
+    # Claude Code's tool search matches the hint, in addition to names and descriptions.
+    hint = "call tools of all the user's MCP servers from a Python program"
     tool = make_tool(
         TOOL,
         "Run Python with MCP tools",
         open_world=True,
-        _meta={"anthropic/alwaysLoad": True, "anthropic/searchHint": SEARCH_HINT},
+        _meta={"anthropic/alwaysLoad": True, "anthropic/searchHint": hint},
         description=await engine.guide.tool_description(brief=brief),
         input_schema=input_schema(
             limits.longest_timeout,

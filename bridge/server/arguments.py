@@ -41,11 +41,8 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
     ends = given["end_session"]
     session = parse_session(given.get("session"), ends=ends)
     code, servers, timeout = (given.get(name) for name in ("code", "servers", "timeout"))
-    if code or not ends:
-        if code is None:
-            raise InvalidRequestError("run_python needs `code`: a string holding a Python program.")
-        if not code.strip():
-            raise InvalidRequestError("`code` is empty; pass the Python program to run.")
+    if (code or not ends) and not (code or "").strip():
+        raise InvalidRequestError("run_python needs `code`: a string holding a Python program.")
     return RunRequest(
         code=code or "",
         session=session,
@@ -149,12 +146,11 @@ def _identifier(name: str, value: str) -> str:
     return value
 
 
-_CONTENTS = ("text", "data", "uri")
 _BLANK = dict.fromkeys(map(ord, " \t\r\n"))
 
 
 def _file(given: Mapping[str, str]) -> InputFile:
-    name, kinds = given["name"], [key for key in _CONTENTS if key in given]
+    name, kinds = given["name"], [key for key in ("text", "data", "uri") if key in given]
     if len(kinds) > 1:
         kinds = [key for key in kinds if given[key].strip().casefold() not in _UNUSED]
     if len(kinds) != 1:
@@ -183,10 +179,6 @@ def field(kind: str, description: str, **more: Any) -> dict[str, Any]:
 
 
 _STRINGS = {"type": "string"}
-_SERVERS = (
-    "Servers to load in addition to those that the code names.",
-    "The only servers that the code may use.",
-)
 _FILE_SCHEMA = {
     "type": "object",
     "properties": {
@@ -209,10 +201,12 @@ def input_schema(
     profiles: Iterable[str] = BUILT_IN,
 ) -> dict[str, Any]:
     """Return the JSON Schema of the arguments; `packages` are offered only if some are allowed."""
+    also = "Servers to load in addition to those that the code names."
+    only = "The only servers that the code may use."
     seconds = {"minimum": 1, "maximum": max_timeout, "default": default_timeout}
     properties = {
         "code": field("string", "The Python program. Top-level await works."),
-        "servers": field("array", _SERVERS[listed_only], items=_STRINGS),
+        "servers": field("array", only if listed_only else also, items=_STRINGS),
         "timeout": field("number", "Seconds the program may take, without its tools.", **seconds),
         "mode": field(
             "string",

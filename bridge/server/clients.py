@@ -326,10 +326,6 @@ def input_required(waiting: Waiting) -> types.InputRequiredResult:
     return types.InputRequiredResult(input_requests=requests, request_state=waiting.secret)
 
 
-ANSWERED_AT = 0.9
-"""Share of a client's time limit after which the bridge answers; the rest is for delivery."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class KnownClient:
     """What is known of a client program."""
@@ -347,7 +343,8 @@ class KnownClient:
         """Return the seconds after which the bridge must answer a call; see `own_limits`."""
         given = environ.get(self.variable, "")
         inherited = float(given) / 1000 if given.isascii() and given.isdigit() else 0.0
-        return ANSWERED_AT * configured.get(self.source, inherited or self.seconds)
+        # The rest is for delivery.
+        return 0.9 * configured.get(self.source, inherited or self.seconds)
 
 
 _CLIENTS: Mapping[str, KnownClient] = {

@@ -30,10 +30,6 @@ Result = TypeVar("Result")
 
 RECORD_KEY = "mcp-code-bridge/result"  # In a result's `_meta`.
 
-RESULT_SIZE = {"anthropic/maxResultSizeChars": 500_000}
-"""A tool's `_meta` with Claude Code's highest limit. Without it, Claude Code shows its model only
-2,000 characters of a result above 50,000. The bridge cuts results itself."""
-
 
 def tool_result(
     content: Sequence[types.ContentBlock],
@@ -62,7 +58,9 @@ def make_tool(
         idempotent_hint=reads,
         open_world_hint=open_world,
     )
-    more["_meta"] = {**RESULT_SIZE, **more.get("_meta", {})}
+    # Claude Code's highest limit. Without it, Claude Code shows its model only 2,000 characters of
+    # a result above 50,000. The bridge cuts results itself.
+    more["_meta"] = {"anthropic/maxResultSizeChars": 500_000, **more.get("_meta", {})}
     return types.Tool(name=name, title=title, annotations=hints, **more)
 
 

@@ -147,8 +147,6 @@ logger = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 48 * 1024 * 1024
 """Of a client's message: a program and a run's files, as base64 in lines."""
 
-CHUNK_BYTES = 64 * 1024  # Read at once: the capacity of a pipe.
-
 TOO_MANY = f"The message holds too many values; at most {MAX_VALUES:,} are taken."
 
 NO_BATCHES = ErrorData(
@@ -269,7 +267,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         if not select.select((self._fd,), (), (), 0)[0]:
             return None
         with suppress(BlockingIOError):
-            return os.read(self._fd, CHUNK_BYTES)
+            return os.read(self._fd, 64 * 1024)  # The capacity of a pipe.
         return None
 
     async def aclose(self) -> None:

@@ -62,7 +62,7 @@ def test_a_program_is_never_taken_for_a_mangled_argument() -> None:
     [
         (None, "needs `code`"),
         ({"code": 1}, "code must be a string, not int 1"),
-        ({"code": " \n"}, "`code` is empty"),
+        ({"code": " \n"}, "needs `code`"),
         ({"servers": ["git", 1]}, "servers[1] must be a string, not int 1"),
         ({"servers": {"git": 1}}, "servers must be a list"),
         ({"timeout": "5 s"}, "timeout must be a number, not '5 s'"),
