@@ -122,7 +122,6 @@ COMMANDS = {
     "help settings": Command("app:print_settings", "List all settings"),
     "version": Command("", "Print the version", SETTING_UP),
 }
-"""The commands by their words, in the order of help."""
 
 
 def read_words(words: Sequence[str]) -> Invocation | int:
@@ -330,7 +329,6 @@ _EXAMPLES = re.compile(r"^Examples:\n((?:    .*\n?)*)", re.MULTILINE)
 
 
 def width() -> int:
-    """Return the width of help: the terminal's, up to 100 columns; 80 in a pipe."""
     return min(terminal_width() or 80, 100)
 
 

@@ -14,7 +14,7 @@ from bridge.client_configs.writers import WRITERS
 from bridge.errors import BridgeError, LoginRequiredError
 from bridge.runs import Engine
 from bridge.server.app import tool_list
-from bridge.server.clients import find_deferring
+from bridge.server.clients import CLIENTS
 from bridge.tokens import count_tokens, definition_text
 
 
@@ -70,7 +70,7 @@ def _tokens(tools: Iterable[Any]) -> int:
 
 async def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any]:
     own, brief = await tool_list(engine), await tool_list(engine, brief=True)
-    deferring = {WRITERS[client].name for client in find_deferring()}
+    deferring = {WRITERS[each.source].name for each in CLIENTS.values() if each.defers}
     specs = engine.servers.discovery.servers
     clients = {source.client for spec in specs for source in (spec.source, *spec.also)}
     return {

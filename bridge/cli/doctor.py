@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -338,7 +338,6 @@ def _is_closed(one: Directory) -> bool:
 
 
 def find_working(probes: Sequence[Probe]) -> str:
-    """Return the first working sandbox; empty if none works."""
     return next((probe.backend for probe in probes if probe.ok), "")
 
 
@@ -406,9 +405,9 @@ async def build_image(
         run=SystemRunner(env=settings.environ), recipe=recipe_dir(), state_dir=settings.state_dir
     )
     digest, version = guest_digest(), recipe_version(context.recipe)
-
-    async def make(engine: ImageEngine) -> None:
-        name = local_name(request.flavour)
+    async with aclosing(_image_engines(settings)) as answering:
+        engine = await anext(answering)
+        name = local_name(flavour)
         built = await describe(engine, name, guest_digest=digest, version=version)
         lost = [text for text in built.packages if text not in packages]
         if lost:
@@ -426,21 +425,17 @@ async def build_image(
                 built = await build(engine, request, context, progress=progress)
         if as_json:
             write_json(asdict(built))
-
-    await _with_engines(settings, make, only_first=True)
     return 0
 
 
 async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
     images: list[ImageStatus] = []
     digest, version = guest_digest(), recipe_version(recipe_dir())
-
-    async def inspect(engine: ImageEngine) -> None:
-        images.extend(
-            await status(engine, guest_digest=digest, version=version, setting=settings.image)
-        )
-
-    await _with_engines(settings, inspect, only_first=False)
+    async with aclosing(_image_engines(settings)) as answering:
+        async for engine in answering:
+            images += await status(
+                engine, guest_digest=digest, version=version, setting=settings.image
+            )
     if as_json:
         write_json([asdict(one) for one in images], indent=2)
     else:
@@ -451,10 +446,8 @@ async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
     return SandboxError.exit_status
 
 
-async def _with_engines(
-    settings: Settings, act: Callable[[ImageEngine], Awaitable[None]], *, only_first: bool
-) -> None:
-    """Act on the engines that answer; report why the others do not."""
+async def _image_engines(settings: Settings) -> AsyncGenerator[ImageEngine, None]:
+    """Yield the engines that answer; report why the others do not. One must answer."""
     answered = False
     for name in engines(settings):
         async with container_backend(name, settings) as backend:
@@ -464,9 +457,7 @@ async def _with_engines(
                 write_err(visible(f"{name}: {error}\n"))
                 continue
             answered = True
-            await act(engine)
-        if only_first:
-            return
+            yield engine
     if not answered:
         remedy = (
             "Only podman and docker use an image; bubblewrap needs none. `mcp-code-bridge doctor` "

@@ -348,9 +348,6 @@ def _skill_text(skill: Skill) -> str:
 
 def _about_skill(skill: Skill, fields: dict[str, Any], settings: Settings) -> str:
     findings = check(Survey(skill.code.tree), settings.guard_denies).findings if skill.code else ()
-    return "".join(
-        [
-            f"-- version {skill.version}: {visible(_state_text(fields), keep='')}\n",
-            *(f"guard: {visible(str(finding), keep='')}\n" for finding in findings),
-        ]
-    )
+    lines = [f"-- version {skill.version}: {_state_text(fields)}"]
+    lines += [f"guard: {finding}" for finding in findings]
+    return "".join(f"{visible(line, keep='')}\n" for line in lines)

@@ -55,7 +55,6 @@ _COUNTS = {
     "made": "CALLS", "ok": "OK", "failed": "FAILED", "unknown": "UNKNOWN", "refused": "REFUSED",
     "held": "HELD", "replayed": "REPLAYED", "size": "BYTES", "ms": "MS",
 }  # fmt: skip
-"""The counters and their headings."""
 
 _HOLDS = {"call": "once", "run": "for this run", "session": "for 12 hours"}
 
@@ -323,7 +322,15 @@ async def list_runs(
     """
     records = await anyio.to_thread.run_sync(_records(settings).listed, None, number)
     off = " MCP_BRIDGE_RUN_RECORDS is off." if settings.run_records == "off" else ""
-    return write_list(records, _COLUMNS, f"No runs are recorded.{off}", as_json=as_json)
+    columns: dict[str, Callable[[dict[str, Json]], str]] = {
+        "RUN": lambda each: str(each["run"])[:SHORT_ID],
+        "WHEN": lambda each: local_time(each.get("time"), "%b %d %H:%M"),
+        "STATUS": lambda each: _WORDS.get(str(each["status"]), str(each["status"])),
+        "TIME": lambda each: duration(each.get("wallMs")),
+        "CALLS": lambda each: str(each.get("calls", 0)),
+        "PROGRAM": _program,
+    }
+    return write_list(records, columns, f"No runs are recorded.{off}", as_json=as_json)
 
 
 async def show_run(
@@ -367,16 +374,6 @@ def _program(record: Mapping[str, Json]) -> str:
     # The other columns take 48 characters.
     width = max((terminal_width() or 120) - 48, 20)
     return first if len(first) <= width and not more else f"{first[: width - 2]} …"
-
-
-_COLUMNS: dict[str, Callable[[dict[str, Json]], str]] = {
-    "RUN": lambda each: str(each["run"])[:SHORT_ID],
-    "WHEN": lambda each: local_time(each.get("time"), "%b %d %H:%M"),
-    "STATUS": lambda each: _WORDS.get(str(each["status"]), str(each["status"])),
-    "TIME": lambda each: duration(each.get("wallMs")),
-    "CALLS": lambda each: str(each.get("calls", 0)),
-    "PROGRAM": _program,
-}
 
 
 def _head(record: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -60,11 +60,9 @@ async def serve(
             message = "There is no stdin to serve MCP on."
             raise UsageError(message, remedy="Let an MCP client start this, or use --http.")
         if sys.stdin.isatty():
-            alone = (
-                "Serving MCP over stdio. An MCP client normally starts this; press Ctrl-C to stop."
-            )
+            usual = "An MCP client normally starts this; press Ctrl-C to stop."
             more = "`mcp-code-bridge --help` lists the other commands."
-            print(alone, more, file=sys.stderr, flush=True)  # noqa: T201
+            print("Serving MCP over stdio.", usual, more, file=sys.stderr, flush=True)  # noqa: T201
         await serve_stdio(build_server(engine, principal=STDIO), greeting)
     return 0
 

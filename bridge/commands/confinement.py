@@ -23,7 +23,6 @@ MAX_COMMAND_BYTES = 16 * 1024
 """A client may send words of any size. A stage's words are part of one argument, which the kernel
 limits to 128 KiB, and encoding takes up to six bytes for each."""
 
-NOWHERE = "/"  # The result of a path that cannot be followed; no profile can grant it.
 _NEVER = ("/dev", "/proc", "/run", "/sys", "/tmp")  # A sandbox has its own of these directories.
 _OWN = ("/tmp", "/dev/null")  # The paths in them that every command may name.
 
@@ -221,7 +220,7 @@ def follow(path: str, readlink: Readlink) -> tuple[str, list[str]]:
             continue
         links += 1
         if links > 40:  # The kernel's limit.
-            return NOWHERE, way
+            return "/", way  # No profile can grant it.
         to = PurePosixPath(target)
         done = PurePosixPath("/") if to.is_absolute() else done
         rest += reversed(to.parts[1:] if to.is_absolute() else to.parts)

@@ -122,20 +122,6 @@ class Replica:
             return ""
         return "it does not answer within 2 s"
 
-    def metrics(self) -> str:
-        queue = self._engine.queue
-        values = {
-            "runs_queued": queue.waiting,
-            "runs_running": queue.taken,
-            "sandboxes_waiting": self._engine.sandboxes.report.waiting,
-            "draining": int(self._engine.under_way.draining),
-        }
-        lines = [
-            f"# TYPE mcp_code_bridge_{name} gauge\nmcp_code_bridge_{name} {value}\n"
-            for name, value in values.items()
-        ]
-        return "".join(lines)
-
     def probe(self, scope: Scope) -> Response | None:
         """Return the response to a probe; None for other requests."""
         if scope["method"] not in ("GET", "HEAD"):
@@ -144,7 +130,16 @@ class Replica:
             case "/healthz":
                 return PlainTextResponse("ok\n")
             case "/metrics":
-                return PlainTextResponse(self.metrics(), media_type="text/plain; version=0.0.4")
+                queue, waiting = self._engine.queue, self._engine.sandboxes.report.waiting
+                gauges = {
+                    "runs_queued": queue.waiting,
+                    "runs_running": queue.taken,
+                    "sandboxes_waiting": waiting,
+                    "draining": int(self._engine.under_way.draining),
+                }
+                names = {f"mcp_code_bridge_{name}": value for name, value in gauges.items()}
+                lines = (f"# TYPE {name} gauge\n{name} {names[name]}\n" for name in names)
+                return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
             case "/readyz":
                 missing = self.missing
                 body = {"ready": not missing, "replica": self.name, "missing": missing}
@@ -341,7 +336,6 @@ class RequestMiddleware:
 
 
 def begins_session(headers: Headers) -> bool:
-    """Return whether a request may start an MCP session."""
     version = headers.get("mcp-protocol-version")
     return SESSION not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
 

@@ -45,7 +45,6 @@ from bridge.server.clients import (
     known_client,
 )
 from bridge.server.content import (
-    adapt_to_client,
     make_tool,
     redact_content,
     result_or_error,
@@ -344,7 +343,7 @@ class _Handlers:
                 run_id=suspended.run_id,
                 principal=self._principal,
                 owner=self.owner(context),
-                client=self._introduction(context),
+                client=introduction(context, self._engine.servers.secrets.redactor.text),
             )
             if isinstance(request, ApplyRequest):
                 return await self._engine.apply(request, client)
@@ -380,8 +379,13 @@ class _Handlers:
         return to_result(outcome, self._engine, protocol_version=context.protocol_version)
 
     def _finish(self, context: Context, result: types.CallToolResult) -> None:
+        """Redact a result; change it for clients that would hide its text or show its record."""
         redact_content(result, self._engine.servers.secrets.redactor)
-        adapt_to_client(known_client(context), result)
+        client = known_client(context)
+        if result.is_error and client.shows_failures:
+            result.meta = None
+        if not result.is_error and client.parses_text:
+            result.structured_content = result.structured_content or {}
 
     def _task(self, context: Context, number: str) -> SuspendedRun:
         if not is_modern(context):
@@ -419,7 +423,7 @@ class _Handlers:
                     parse_command(params.arguments, commands.profiles),
                     client.progress if client.wants_progress else None,
                     principal=self._principal,
-                    client=self._introduction(context),
+                    client=introduction(context, self._engine.servers.secrets.redactor.text),
                 )
 
         result = await result_or_error("command", run(), partial(error_result, kind=CommandResult))
@@ -444,9 +448,6 @@ class _Handlers:
         if held is None or is_modern(context):
             return SameObject(context)
         return SameObject(held)
-
-    def _introduction(self, context: Context) -> str:
-        return introduction(context, self._engine.servers.secrets.redactor.text)
 
 
 def _header(context: Context, name: str) -> str:

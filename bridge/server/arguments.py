@@ -33,7 +33,17 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
     properties = schema["properties"].items()
     defaults = {name: own["default"] for name, own in properties if "default" in own}
     if "apply" in given:
-        return _apply(given, defaults)
+        others = sorted(
+            name
+            for name, value in given.items()
+            if name != "apply" and value not in ("", []) and value != defaults.get(name)
+        )
+        if others:
+            raise InvalidRequestError(
+                "`apply` performs a plan exactly as it was shown, and takes nothing with it: leave "
+                f"out {', '.join(others)}."
+            )
+        return ApplyRequest(plan_id=_identifier("apply", given["apply"]))
     given = {**defaults, **given}
     retry_of = _identifier("retry_of", given.get("retry_of", ""))
     if given["reads"] != "replay" and not retry_of:
@@ -124,20 +134,6 @@ def parse_packages(requirements: Sequence[str]) -> tuple[str, ...]:
     if sum(map(len, requirements)) > 50_000:
         raise InvalidRequestError("`packages` takes 50,000 characters in all.")
     return tuple(text.strip() for text in requirements)
-
-
-def _apply(given: Mapping[str, Json], defaults: Mapping[str, Json]) -> ApplyRequest:
-    others = sorted(
-        name
-        for name, value in given.items()
-        if name != "apply" and value not in ("", []) and value != defaults.get(name)
-    )
-    if others:
-        raise InvalidRequestError(
-            f"`apply` performs a plan exactly as it was shown, and takes nothing with it: leave "
-            f"out {', '.join(others)}."
-        )
-    return ApplyRequest(plan_id=_identifier("apply", given["apply"]))
 
 
 def _identifier(name: str, value: str) -> str:

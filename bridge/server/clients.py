@@ -174,11 +174,9 @@ class RunClient:
         return await list_roots(self._capable)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the client's user (`elicitation/create`)."""
         return await self._ask("elicitation/create", params)
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the client's model (`sampling/createMessage`)."""
         return await self._ask("sampling/createMessage", params)
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -190,7 +188,6 @@ class RunClient:
             await self._context.session.report_progress(seconds, total, message)
 
     async def log(self, level: str, source: str, data: Json) -> None:
-        """Send a log message if a request of the client is open."""
         if self._context is None:
             return
         params = types.LoggingMessageNotificationParams.model_validate(
@@ -347,7 +344,7 @@ class KnownClient:
         return 0.9 * configured.get(self.source, inherited or self.seconds)
 
 
-_CLIENTS: Mapping[str, KnownClient] = {
+CLIENTS: Mapping[str, KnownClient] = {
     "claude-code": KnownClient(source="claude-code", variable="MCP_TOOL_TIMEOUT", defers=True),
     "claude-ai": KnownClient(seconds=60),
     "codex-mcp-client": KnownClient(source="codex", seconds=300, defers=True),
@@ -361,11 +358,6 @@ _CLIENTS: Mapping[str, KnownClient] = {
 }
 
 
-def find_deferring() -> frozenset[str]:
-    """Return the names in discovery of the clients that defer tools."""
-    return frozenset(each.source for each in _CLIENTS.values() if each.defers)
-
-
 def find_client(name: str) -> KnownClient:
     """Return the client whose table name is a prefix of `name`; a default if there is none."""
-    return next((_CLIENTS[each] for each in _CLIENTS if name.startswith(each)), KnownClient())
+    return next((CLIENTS[each] for each in CLIENTS if name.startswith(each)), KnownClient())

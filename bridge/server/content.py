@@ -20,7 +20,6 @@ from bridge.model import Artifact, RunResult, ShownContent, Status
 from bridge.render.structured import to_structured
 from bridge.render.text import compact
 from bridge.runs import Engine
-from bridge.server.clients import KnownClient
 from bridge.settings import RecordPlace
 from bridge.text import counted
 
@@ -38,7 +37,6 @@ def tool_result(
     *,
     is_error: bool = False,
 ) -> types.CallToolResult:
-    """Return a tool result with its record in `_meta` or as structured content."""
     result = types.CallToolResult(content=list(content), is_error=is_error)
     if place == "content":
         result.structured_content = record
@@ -62,14 +60,6 @@ def make_tool(
     # a result above 50,000. The bridge cuts results itself.
     more["_meta"] = {"anthropic/maxResultSizeChars": 500_000, **more.get("_meta", {})}
     return types.Tool(name=name, title=title, annotations=hints, **more)
-
-
-def adapt_to_client(client: KnownClient, result: types.CallToolResult) -> None:
-    """Change a result for clients that would hide its text or show its record."""
-    if result.is_error and client.shows_failures:
-        result.meta = None
-    if not result.is_error and client.parses_text:
-        result.structured_content = result.structured_content or {}
 
 
 async def result_or_error(
@@ -126,7 +116,6 @@ def to_result(
 
 
 def redact_content(result: types.CallToolResult, redactor: Redactor) -> None:
-    """Remove this machine's secrets from a tool result."""
     for block in result.content:
         if isinstance(block, types.TextContent):
             block.text = redactor.text(block.text)

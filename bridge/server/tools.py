@@ -215,7 +215,6 @@ COMMAND_OUTPUT_SCHEMA = record_schema(
         **dict.fromkeys(("truncated", "isolation", "usage"), "object"),
     }
 )
-"""The JSON Schema of a result's record, which omits empty fields."""
 
 
 def command_tool(profiles: Mapping[str, CommandProfile], place: RecordPlace = "meta") -> types.Tool:

@@ -36,7 +36,7 @@ def python(code: str) -> str:
     ("module", "spared"),
     [
         ("main", ["mcp", "docker"]),
-        ("artifacts", ["mcp", "bridge.runs"]),
+        ("kept", ["mcp", "bridge.runs"]),
         # Backends are imported when one is tried, and encoders by those who ask for them.
         ("serve", ["docker", "requests", "urllib3", "toon_format", "jsonschema", "h11"]),
         ("serve", ["sqlalchemy", "bridge.sandbox.container", "bridge.cli.doctor"]),

@@ -42,7 +42,7 @@ def finder() -> ListFinder:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "_CLIENTS", {NAME: KnownClient(seconds=0.05)})
+    monkeypatch.setattr(clients, "CLIENTS", {NAME: KnownClient(seconds=0.05)})
 
 
 def connect(server: Any, era: str, **more: Any) -> Client:
@@ -157,7 +157,7 @@ async def test_a_task_s_result_is_fit_to_its_client(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shows = KnownClient(shows_failures=True)
-    monkeypatch.setattr("bridge.server.clients._CLIENTS", {"mcp-code-bridge": shows})
+    monkeypatch.setattr("bridge.server.clients.CLIENTS", {"mcp-code-bridge": shows})
     arguments = {"code": "import time\ntime.sleep(0.5)\n1 / 0"}
     result = await pool.call_tool("server", "run_python", arguments, timeout=60)
     assert result["isError"]
