@@ -184,7 +184,6 @@ def make_command(path: str) -> Any:
 
 
 def _typer_function(path: str) -> Callable[..., Invocation]:
-    """Wrap a command's function for typer, with flags for settings and for help."""
     entry = COMMANDS[path]
     declared = _SIGNATURES.get(path) or handler_of(entry.handler)
 

@@ -142,7 +142,6 @@ def _remove(store: ArtifactStore, uris: Sequence[str], run: str | None) -> int:
 
 @contextmanager
 def _explain_ids() -> Iterator[None]:
-    """Add a remedy to the error about an unknown id."""
     try:
         yield
     except UnknownError as error:

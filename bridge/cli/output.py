@@ -289,7 +289,6 @@ def write_list(
         columns: Returns a record's cell, by the column's heading.
         none: The line for stderr if there are no records.
         drop: Headings of the columns that a narrow terminal omits, the first one first.
-        fields: Returns a record's JSON.
     """
     if as_json:
         write_json([fields(each) for each in records], indent=2)
@@ -336,7 +335,6 @@ class TerminalHandler(logging.StreamHandler[TextIO]):
 
 @contextmanager
 def hold_logs() -> Iterator[None]:
-    """Hold log lines back while this is open, and write them afterwards."""
     holding = [(handler, list[logging.LogRecord]()) for handler in logging.getLogger().handlers]
     for handler, held in holding:
         # `append` returns None, so the filter drops the record.

@@ -103,7 +103,6 @@ async def announce(client: HandshakeClient | ModernClient, run_id: str) -> None:
 def task_status(
     run: SuspendedRun, number: str, result: types.CallToolResult | None
 ) -> dict[str, Any]:
-    """Return the result of `tasks/get` for a run."""
     shown: dict[str, Json] = {"status": "working"}
     if result is not None:
         shown = {"status": "completed", "result": {"resultType": "complete", **as_json(result)}}

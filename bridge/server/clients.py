@@ -183,7 +183,6 @@ class RunClient:
         raise NotImplementedError
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Send a progress notification if a request of the client is open."""
         if self._context is not None:
             await self._context.session.report_progress(seconds, total, message)
 
@@ -313,7 +312,6 @@ def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Js
 
 
 def input_required(waiting: Waiting) -> types.InputRequiredResult:
-    """Return the questions of a run as the result of its call."""
     requests: dict[str, types.InputRequest] = {
         key: types.ListRootsRequest()
         if question.method == "roots/list"

@@ -249,7 +249,6 @@ def _description(profiles: Mapping[str, CommandProfile]) -> str:
 
 
 def _writable(profile: CommandProfile) -> str:
-    """Return the writable paths, relative to the workspace."""
     paths = []
     for entry in profile.write:
         path = PurePosixPath(entry)
