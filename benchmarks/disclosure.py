@@ -37,7 +37,7 @@ from bridge.inventory.inventory import Listing
 from bridge.model import Tool
 from bridge.runs import open_engine
 from bridge.server.app import tool_list
-from bridge.server.search_tool import search_result
+from bridge.server.tools import search_result
 from bridge.settings import Settings, load
 from bridge.text import count_tokens, definition_text
 

@@ -22,7 +22,6 @@ from bridge.errors import UsageError
 from bridge.inventory.configuration import consents_of
 from bridge.inventory.inventory import ToolCache
 from bridge.settings import Settings, moved_dir, store_of
-from bridge.text import counted
 from bridge.upstream.token_store import TokenStore, key_of
 
 ALL = "all"  # The word for every server that can be moved.
@@ -63,11 +62,7 @@ async def with_moves(
             group = None if change.commands else tables.pop(change.target.path, None)
             changes.append(with_move(change, group, mover) if group else change)
         for group in tables.values():
-            change = with_move(
-                move_only(group[0], read_target(group[0])),
-                group,
-                mover,
-            )
+            change = with_move(move_only(group[0], read_target(group[0])), group, mover)
             if change.moved or change.refused:
                 changes.append(change)
     seen = {name for change in changes for name in (*change.moved, *dict(change.refused))}
@@ -167,13 +162,3 @@ def write_still_started(change: Change, moved: Collection[str]) -> None:
             f"twice: {', '.join(names)}. To move them behind the bridge: "
             f"mcp-code-bridge install {target.writer.id}{scope} --move all"
         )
-
-
-def describe_moves(change: Change) -> list[str]:
-    shifts = (("behind the bridge", change.moved), ("back", change.restored))
-    lines = [
-        f"  {way} ({counted(len(names), 'server')}): {', '.join(names)}"
-        for way, names in shifts
-        if names
-    ]
-    return [*lines, *(f"  {name} stays: {reason}" for name, reason in change.refused)]

@@ -87,8 +87,7 @@ def complete_sessions(settings: Settings, context: Context) -> Iterable[str]:
 def _specs(settings: Settings) -> tuple[ServerSpec, ...]:
     from bridge.inventory.configuration import consents_of, context_for
 
-    context = context_for(settings)
-    return tuple(consents_of(settings).discover(context).servers)
+    return tuple(consents_of(settings).discover(context_for(settings)).servers)
 
 
 AsJson = Annotated[bool, flag("--json", "print JSON")]

@@ -18,7 +18,7 @@ from bridge.cli.install import machine_here
 from bridge.cli.line import PROGRAM
 from bridge.cli.options import Yes, flag
 from bridge.cli.output import visible, write_err_line, write_out
-from bridge.cli.person import Person
+from bridge.cli.terminal import Person
 from bridge.client_configs.install import installed_entries
 from bridge.client_configs.journal import MovedServers
 from bridge.errors import BridgeError, UsageError

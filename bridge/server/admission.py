@@ -122,20 +122,6 @@ class Replica:
             return ""
         return "it does not answer within 2 s"
 
-    def metrics(self) -> str:
-        queue = self._engine.queue
-        values = {
-            "runs_queued": queue.waiting,
-            "runs_running": queue.taken,
-            "sandboxes_waiting": self._engine.sandboxes.report.waiting,
-            "draining": int(self._engine.under_way.draining),
-        }
-        lines = [
-            f"# TYPE mcp_code_bridge_{name} gauge\nmcp_code_bridge_{name} {value}\n"
-            for name, value in values.items()
-        ]
-        return "".join(lines)
-
     def probe(self, scope: Scope) -> Response | None:
         """Return the response to a probe; None for other requests."""
         if scope["method"] not in ("GET", "HEAD"):
@@ -144,7 +130,16 @@ class Replica:
             case "/healthz":
                 return PlainTextResponse("ok\n")
             case "/metrics":
-                return PlainTextResponse(self.metrics(), media_type="text/plain; version=0.0.4")
+                queue, waiting = self._engine.queue, self._engine.sandboxes.report.waiting
+                gauges = {
+                    "runs_queued": queue.waiting,
+                    "runs_running": queue.taken,
+                    "sandboxes_waiting": waiting,
+                    "draining": int(self._engine.under_way.draining),
+                }
+                names = {f"mcp_code_bridge_{name}": value for name, value in gauges.items()}
+                lines = (f"# TYPE {name} gauge\n{name} {names[name]}\n" for name in names)
+                return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
             case "/readyz":
                 missing = self.missing
                 body = {"ready": not missing, "replica": self.name, "missing": missing}
@@ -178,13 +173,7 @@ class Replica:
 class RequestMiddleware:
     """Middleware that refuses requests beyond their caller's share, and reads bodies.
 
-    Args:
-        guard: The allowed `Host` and `Origin` headers.
-        token: The token that requests need; empty for none.
-        replica: Answers probes and names the responses.
-
-    Attributes:
-        connections: The open connections, the oldest first.
+    Requests other than probes need the token; an empty one admits all.
     """
 
     def __init__(
@@ -203,7 +192,7 @@ class RequestMiddleware:
         self._sessions: dict[str, str] = {}
         self._beginning: dict[int, str] = {}  # By request, until its session has an id.
         self._bytes: Counter[str] = Counter()
-        self.connections: dict[HttpConnection, None] = {}
+        self.connections: dict[HttpConnection, None] = {}  # The oldest first.
 
     def accept(self, connection: HttpConnection) -> None:
         """Count a connection; close the oldest without a token if there are too many of them."""
@@ -347,7 +336,6 @@ class RequestMiddleware:
 
 
 def begins_session(headers: Headers) -> bool:
-    """Return whether a request may start an MCP session."""
     version = headers.get("mcp-protocol-version")
     return SESSION not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
 
@@ -361,14 +349,10 @@ def _problem(what: str, held: int, total: int) -> str:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    given = False
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return first.pop() if first else await receive()
 
     return replay
 
@@ -387,9 +371,7 @@ HEAD_SECONDS = 10.0  # For the head of a request to arrive.
 class HttpConnection(H11Protocol):
     """A connection that is closed if the head of a request does not arrive in time.
 
-    Attributes:
-        caller: Empty until a request with a token arrives.
-        user: The peer's user id on a Unix socket.
+    `caller` is empty until a request with a token arrives, or is the `user` of a Unix socket.
     """
 
     def __init__(self, admission: RequestMiddleware, **others: Any) -> None:
@@ -398,11 +380,6 @@ class HttpConnection(H11Protocol):
         self.caller = self.user = ""
         self._admission = admission
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def busy(self) -> bool:
-        cycle: Any = self.cycle  # None before the first request
-        return cycle is not None and not cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -415,10 +392,12 @@ class HttpConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.busy and self._timer is not None:
+        cycle: Any = self.cycle  # None before the first request
+        busy = cycle is not None and not cycle.response_complete
+        if busy and self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        elif not self.busy and self._timer is None:
+        elif not busy and self._timer is None:
             self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:

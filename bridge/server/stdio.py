@@ -59,9 +59,8 @@ PIECE_BYTES = select.PIPE_BUF
 class StdoutMessages(ObjectSendStream[SessionMessage]):
     """A write stream for the SDK's server, over a descriptor that may block.
 
-    Args:
-        over: Cancelled when the client has gone; `failure` says why.
-        answered: The id of an answered request; a further response to it is dropped.
+    It cancels `over` when the client has gone; `failure` says why. A further response to the
+    `answered` request is dropped.
     """
 
     def __init__(self, fd: int, over: anyio.CancelScope, answered: RequestId | None = None) -> None:
@@ -75,11 +74,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         self.failure: OSError | None = None
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Write one message; if cancelled, write the rest of it before the next message.
-
-        Raises:
-            ClosedResourceError: The client has gone.
-        """
+        """Write one message; if cancelled, write the rest of it before the next message."""
         message = item.message
         answers = message.id if isinstance(message, JSONRPCResponse | JSONRPCError) else None
         if self._answered is not None and answers == self._answered:
@@ -103,45 +98,41 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
                 await anyio.lowlevel.checkpoint()
                 written = 0
             else:
-                self._write_piece()
+                try:
+                    self._rest = self._rest[os.write(self._fd, self._rest[:PIECE_BYTES]) :]
+                except BlockingIOError:
+                    pass  # Another holder has made the pipe non-blocking and filled it.
+                except OSError as error:
+                    self.failure = self.failure or error
+                    self._closed = True
+                    self._over.cancel()
+                    raise anyio.ClosedResourceError from error
                 written += 1
-
-    def _write_piece(self) -> None:
-        try:
-            self._rest = self._rest[os.write(self._fd, self._rest[:PIECE_BYTES]) :]
-        except BlockingIOError:
-            # Another holder has made the pipe non-blocking and filled it.
-            return
-        except OSError as error:
-            self.failure = self.failure or error
-            self._closed = True
-            self._over.cancel()
-            raise anyio.ClosedResourceError from error
 
     async def aclose(self) -> None:
         self._closed = True
 
 
 @contextmanager
-def claimed_stdout() -> Iterator[int]:
-    """Yield a private descriptor of stdout; meanwhile descriptor 1 leads to stderr.
+def claimed(fd: int) -> Iterator[int]:
+    """Yield a private descriptor of stdin (0) or stdout (1), for the messages alone.
 
-    Output of child processes and libraries must not come between the messages.
+    Child processes and libraries use the usual descriptors. Meanwhile descriptor 0 reads as empty,
+    and descriptor 1 leads to stderr, or nowhere if there is no stderr.
     """
     _flush()
-    private = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
+    private = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     try:
-        try:
-            os.dup2(2, 1)
-        except OSError:
-            # There is no stderr.
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, 1)
-            os.close(null)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, fd)
+        os.close(null)
+        if fd == 1:
+            with suppress(OSError):
+                os.dup2(2, 1)
         yield private
     finally:
         _flush()
-        os.dup2(private, 1)
+        os.dup2(private, fd)
         os.close(private)
 
 
@@ -154,8 +145,6 @@ logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 48 * 1024 * 1024
 """Of a client's message: a program and a run's files, as base64 in lines."""
-
-CHUNK_BYTES = 64 * 1024  # Read at once: the capacity of a pipe.
 
 TOO_MANY = f"The message holds too many values; at most {MAX_VALUES:,} are taken."
 
@@ -218,29 +207,10 @@ def _refusal(found: JSONRPCError, code: int, problem: str) -> MessageRefusal:
     return MessageRefusal(JSONRPCError(jsonrpc="2.0", id=found.id, error=error))
 
 
-@contextmanager
-def claimed_stdin() -> Iterator[int]:
-    """Yield a private descriptor of stdin; meanwhile descriptor 0 reads as empty.
-
-    Child processes inherit descriptor 0 and must not read the client's messages.
-    """
-    private = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
-    try:
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
-        yield private
-    finally:
-        os.dup2(private, 0)
-        os.close(private)
-
-
 class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
     """A read stream for the SDK's server, over a descriptor that may block. One task reads.
 
-    Args:
-        writer: Sends the errors for unreadable requests.
-        read: The bytes that were read before.
+    It begins with the bytes that were `read` before, and answers unreadable requests.
     """
 
     def __init__(self, fd: int, writer: StdoutMessages, read: bytes = b"") -> None:
@@ -296,7 +266,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         if not select.select((self._fd,), (), (), 0)[0]:
             return None
         with suppress(BlockingIOError):
-            return os.read(self._fd, CHUNK_BYTES)
+            return os.read(self._fd, 64 * 1024)  # The capacity of a pipe.
         return None
 
     async def aclose(self) -> None:
@@ -309,7 +279,7 @@ async def serve_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> 
     """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
     options = server.create_initialization_options()
     over = anyio.CancelScope()
-    with claimed_stdout() as out, claimed_stdin() as into:
+    with claimed(1) as out, claimed(0) as into:
         writer = StdoutMessages(out, over, greeting.answered)
         with over:
             await server.run(StdinMessages(into, writer, greeting.read), writer, options)

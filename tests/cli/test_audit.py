@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.cli.audit import audit_lines, tail
+from bridge.cli.records import audit_lines, tail
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.audit.reading import about

@@ -103,7 +103,7 @@ async def test_a_listener_is_told_about_the_end_when_a_signal_ends_the_server(
 
     async def serve(scope: anyio.CancelScope) -> None:
         with scope:
-            await serve_http(engine, "127.0.0.1", port)
+            await serve_http(engine, "127.0.0.1", port, anyio.Event())
 
     with reserved_port() as port, anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
@@ -122,7 +122,7 @@ async def test_a_port_that_is_taken_is_told_in_one_sentence(engine: Engine) -> N
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=rf"^Port {port} of 127.0.0.1 is taken"):
-            await serve_http(engine, "127.0.0.1", port)
+            await serve_http(engine, "127.0.0.1", port, anyio.Event())
 
 
 @pytest.mark.guarantee("http-clients")

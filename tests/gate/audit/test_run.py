@@ -13,7 +13,7 @@ from typing import Any, get_args
 import anyio
 import pytest
 
-from bridge.cli.audit import count_calls
+from bridge.cli.records import count_calls
 from bridge.errors import AuditError, CallDeniedError, RefusedError
 from bridge.event_loop import estimated_size
 from bridge.gate.approval import Approval

@@ -1,36 +1,50 @@
-"""`artifacts`: lists, fetches and removes the artifacts of all runs."""
+"""What programs have left: files and outputs (`artifacts`), and saved functions (`skills`)."""
 
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore, store_for
 from bridge.artifacts.content import is_text
-from bridge.cli.audit import moment
+from bridge.catalog.program.guard import check
+from bridge.catalog.program.survey import Survey
 from bridge.cli.options import AsJson, Yes, arg, complete_runs, flag, opt
-from bridge.cli.output import write_err, write_list, write_out
-from bridge.cli.person import Person
+from bridge.cli.output import (
+    open_engine,
+    visible,
+    write_err,
+    write_json,
+    write_list,
+    write_out,
+    write_warning,
+)
+from bridge.cli.records import moment
+from bridge.cli.terminal import LEAST_DIGITS, Person
 from bridge.errors import UnknownError, UsageError
+from bridge.gate.question import visible_lines
 from bridge.model import STREAMS, Artifact, Json
 from bridge.render.structured import artifact_fields
 from bridge.render.text import size_text
+from bridge.saved_functions.source import Skill
 from bridge.settings import Settings
 from bridge.text import counted
+
+if TYPE_CHECKING:
+    from bridge.runs import Engine
 
 _SHORT = 10  # Characters of an id, a digest or a run in the table: thousands stay distinct.
 
 _URI_HELP = "or the beginning of an id or a digest"
-
-_UNITS = ((24 * 3600, "d"), (3600, "h"), (60, "min"))
 
 
 async def list_kept(
@@ -42,7 +56,6 @@ async def list_kept(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """List artifacts, the newest first."""
     store = store_for(settings)
     run_id = await anyio.to_thread.run_sync(partial(_run_id, store, run))
     artifacts = await anyio.to_thread.run_sync(partial(store.find_all, None, run_id))
@@ -92,7 +105,7 @@ async def get(
     return 0
 
 
-async def remove(
+async def remove_artifacts(
     settings: Settings,
     *,
     uris: Annotated[list[str] | None, arg("URI", _URI_HELP)] = None,
@@ -102,9 +115,7 @@ async def remove(
     everything: Annotated[bool, flag("--all", "all artifacts of all runs")] = False,
     yes: Yes = False,
 ) -> int:
-    """Remove artifacts."""
-    ways = (bool(uris), run is not None, everything)
-    if sum(ways) != 1:
+    if sum((bool(uris), run is not None, everything)) != 1:
         raise UsageError("Nothing selected. Pass artifact IDs, --run RUN or --all.")
     store = store_for(settings)
     person = Person()
@@ -131,7 +142,6 @@ def _remove(store: ArtifactStore, uris: Sequence[str], run: str | None) -> int:
 
 @contextmanager
 def _explain_ids() -> Iterator[None]:
-    """Add a remedy to the error about an unknown id."""
     try:
         yield
     except UnknownError as error:
@@ -159,11 +169,11 @@ def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
     with _explain_ids(), store.opened(None, uri) as content:
         if output != "-":
             # Imported here: it takes a second, and stdout does without it.
-            from bridge.cli.run_files import open_directory, write_file
+            from bridge.cli.run_files import DIRECTORY, closing, write_file
 
             try:
                 path = Path(output)
-                with open_directory(path.parent) as parent:
+                with closing(os.open(path.parent, DIRECTORY)) as parent:
                     write_file(parent, path.name, content.pieces(), force=force)
             except FileExistsError:
                 message = f"{output} already exists."
@@ -193,7 +203,148 @@ def _fields(artifact: Artifact) -> dict[str, Json]:
 
 def _span(seconds: float, *, begun: bool = False) -> str:
     """Format a duration in its largest unit: "3 d", "12 min"; `begun` rounds up."""
-    for unit, name in _UNITS:
+    for unit, name in ((24 * 3600, "d"), (3600, "h"), (60, "min")):
         if seconds >= unit:
             return f"{math.ceil(seconds / unit) if begun else int(seconds // unit):,} {name}"
     return f"{max(int(seconds), 0)} s"
+
+
+async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
+    async with open_engine(settings) as engine:
+        index = engine.skills.index
+        skills = await index.all()
+        approved = await index.approvals()
+        rows = [_skill_fields(engine, skill, approved) for skill in skills.values()]
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "NAME": lambda each: each["name"],
+        "VERSION": lambda each: str(each["version"]),
+        "STATE": _state_text,
+        "DESCRIPTION": lambda each: each["description"],
+    }
+    folder = visible(str(index.folder))
+    below = f"\n{counted(len(rows), 'skill')} in {folder}\n"
+    return write_list(rows, columns, f"No skills in {folder}.", as_json=as_json, below=below)
+
+
+async def show_skill(
+    settings: Settings,
+    *,
+    name: Annotated[str, arg("NAME", "the skill's name")],
+    as_json: AsJson = False,
+) -> int:
+    async with open_engine(settings) as engine:
+        skill = await _skill(engine, name)
+        fields = _skill_fields(engine, skill, await engine.skills.index.approvals())
+    if as_json:
+        write_json({**fields, "source": skill.source}, indent=2)
+        return 0
+    write_out(_skill_text(skill))
+    write_err(_about_skill(skill, fields, settings))
+    digits = skill.digest.removeprefix("sha256:")[:LEAST_DIGITS]
+    write_err(
+        "To let programs use it as shown, without asking: "
+        f"mcp-code-bridge skills approve {skill.name}@{digits}\n"
+    )
+    return 0
+
+
+async def approve_skills(
+    settings: Settings,
+    *,
+    names: Annotated[list[str], arg("NAME[@DIGEST]", "shown, and you are asked; or by digest")],
+) -> int:
+    """Let programs use skills without asking.
+
+    Examples:
+        skills approve tidy_names
+    """
+    refused, person = False, Person()
+    async with open_engine(settings) as engine:
+        index = engine.skills.index
+        approved = await index.approvals()
+        for wanted in names:
+            name, _, digits = wanted.partition("@")
+            skill = await _skill(engine, name)
+            # The count tells the user whether the screen shows all lines.
+            lines = counted(skill.text.count("\n"), "line")
+            about = _about_skill(skill, _skill_fields(engine, skill, approved), settings)
+            if not await person.confirm_digest(
+                name,
+                skill.digest,
+                digits,
+                shown=f"{_skill_text(skill)}{about}",
+                question=f"May programs use {name} as shown above ({lines})?",
+                command="skills approve",
+            ):
+                refused = True
+                continue
+            if not await index.approve(skill):
+                raise UsageError(f"{name} has changed since it was shown, and was not approved.")
+            if skill.problem:
+                write_warning(f"{name} cannot be used: {skill.problem}")
+            write_err(f"Approved {name}, version {skill.version}, until it changes.\n")
+    return 1 if refused else 0
+
+
+async def remove_skills(
+    settings: Settings,
+    *,
+    names: Annotated[list[str], arg("NAME", "names of skills")],
+) -> int:
+    async with open_engine(settings) as engine:
+        index = engine.skills.index
+        for name in names:
+            await _skill(engine, name)
+            await index.remove(name)
+            write_err(f"Removed {name}.\n")
+    return 0
+
+
+async def _skill(engine: Engine, name: str) -> Skill:
+    skills = await engine.skills.index.all()
+    if name not in skills:
+        from bridge.saved_functions.files import unknown
+
+        raise unknown(name, skills)
+    return skills[name]
+
+
+def _skill_fields(engine: Engine, skill: Skill, approved: set[tuple[str, str]]) -> dict[str, Any]:
+    return {
+        "name": skill.name,
+        "version": skill.version,
+        "description": skill.description,
+        "signature": skill.signature,
+        "tools": skill.header.tool_names,
+        "created": skill.header.created,
+        "updated": skill.header.updated,
+        "digest": skill.digest,
+        "approved": (skill.name, skill.digest) in approved,
+        "edited": skill.edited,
+        "stale": engine.skills.index.stale(skill),
+        "problem": skill.problem,
+    }
+
+
+def _state_text(fields: dict[str, Any]) -> str:
+    if fields["problem"]:
+        return "unusable"
+    words = ["approved" if fields["approved"] else "not reviewed"]
+    if fields["edited"]:
+        words.append("edited")
+    if fields["stale"]:
+        words.append("stale")
+    return ", ".join(words)
+
+
+def _skill_text(skill: Skill) -> str:
+    """Return a skill's text with invisible characters made visible."""
+    lines, _ = visible_lines(skill.text, len(skill.text), 10 * len(skill.text))
+    return "\n".join(lines)
+
+
+def _about_skill(skill: Skill, fields: dict[str, Any], settings: Settings) -> str:
+    findings = check(Survey(skill.code.tree), settings.guard_denies).findings if skill.code else ()
+    lines = [f"-- version {skill.version}: {_state_text(fields)}"]
+    lines += [f"guard: {finding}" for finding in findings]
+    return "".join(f"{visible(line, keep='')}\n" for line in lines)

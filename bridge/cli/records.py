@@ -1,4 +1,4 @@
-"""`audit`: verifies and prints the log of calls."""
+"""Prints the records of runs and of their calls: `runs`, `sessions` and `audit`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
 
 import anyio
 import anyio.to_thread
@@ -18,12 +19,13 @@ from typer import Option
 
 from bridge.cli.options import AsJson, AsJsonLines, arg, complete_runs, count, flag, opt
 from bridge.cli.output import (
+    terminal_width,
     visible,
     write_cut,
     write_err,
     write_json,
+    write_list,
     write_out,
-    write_table,
 )
 from bridge.errors import AuditError, UsageError
 from bridge.gate.audit.log import CallKind
@@ -37,8 +39,12 @@ from bridge.gate.audit.reading import (
     verify,
 )
 from bridge.model import Json
-from bridge.settings import Settings
+from bridge.render.text import SHORT_ID, size_text
+from bridge.settings import Settings, store_of
 from bridge.text import counted
+
+if TYPE_CHECKING:
+    from bridge.runs.records import RunRecords
 
 T = TypeVar("T")
 
@@ -49,7 +55,6 @@ _COUNTS = {
     "made": "CALLS", "ok": "OK", "failed": "FAILED", "unknown": "UNKNOWN", "refused": "REFUSED",
     "held": "HELD", "replayed": "REPLAYED", "size": "BYTES", "ms": "MS",
 }  # fmt: skip
-"""The counters and their headings."""
 
 _HOLDS = {"call": "once", "run": "for this run", "session": "for 12 hours"}
 
@@ -76,7 +81,13 @@ async def verify_log(
     report = await read_log(settings, partial(verify, expect=wanted)) or LogReport()
     ok = not report.problems and (not wanted or report.expected is not None)
     if as_json:
-        write_json({"ok": ok, **_report(report, wanted)}, indent=2)
+        names = ("files", "records", "head", "omitted")
+        document = {"ok": ok, **{name: getattr(report, name) for name in names}}
+        document["problems"] = list(map(_plain, report.problems))
+        document["notes"] = list(map(_plain, report.notes))
+        if wanted:
+            document["expected"] = {"hash": wanted, "found": _plain(report.expected)}
+        write_json(document, indent=2)
     else:
         _write_report(report, _directory(settings))
         if wanted:
@@ -115,7 +126,6 @@ async def show(
     run: Annotated[str, arg("RUN", "a run's or plan's id, or its beginning", complete_runs)],
     as_json: AsJsonLines = False,
 ) -> int:
-    """Show the records of a run or plan."""
     if not _ID.fullmatch(run):
         message = f"{run!r:.80} is not the id of a run or plan, or its beginning."
         remedy = "Results have it as `runId`; `audit tail` shows the last ones."
@@ -167,7 +177,9 @@ async def stats(
     headings = [*map(str.upper, columns), *_COUNTS.values()]
     rows = [[*key, *(f"{value:,}" for value in count.values())] for key, count in groups]
     if rows:
-        write_table(headings, rows, ("REPLAYED", "HELD", "UNKNOWN", "BYTES", "MS"))
+        cells = {heading: itemgetter(at) for at, heading in enumerate(headings)}
+        narrow = ("REPLAYED", "HELD", "UNKNOWN", "BYTES", "MS")
+        write_list(rows, cells, "", as_json=False, drop=narrow)
     else:
         write_out("No calls.\n")
     runs, records = counted(counting.runs, "run"), counted(counting.records, "record")
@@ -252,17 +264,8 @@ def _write_report(report: LogReport, directory: Path) -> None:
         write_out(f"Head: {report.head}\n")
 
 
-def _report(report: LogReport, expect: str) -> dict[str, Json]:
-    def plain(finding: Tampering | None) -> Json:
-        return finding and {name: value for name, value in finding._asdict().items() if value}
-
-    names = ("files", "records", "head", "omitted")
-    document: dict[str, Json] = {name: getattr(report, name) for name in names}
-    document["problems"] = list(map(plain, report.problems))
-    document["notes"] = list(map(plain, report.notes))
-    if expect:
-        document["expected"] = {"hash": expect, "found": plain(report.expected)}
-    return document
+def _plain(finding: Tampering | None) -> Json:
+    return finding and {name: value for name, value in finding._asdict().items() if value}
 
 
 def _write_records(records: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:
@@ -346,3 +349,126 @@ def _short(value: Json) -> str:
     # --json prints the whole value.
     more = len(text) - 120
     return text if more <= 0 else f"{text[:120]}… ({more:,} more characters)"
+
+
+_WORDS = {"success": "ok", "validation_error": "refused"}
+
+
+async def list_runs(
+    settings: Settings,
+    *,
+    number: Annotated[int, count("how many")] = 20,
+    as_json: AsJson = False,
+) -> int:
+    """List the last runs.
+
+    The newest comes first. The list keeps a run for 14 days. It includes programs that the bridge
+    refused to run.
+    """
+    records = await anyio.to_thread.run_sync(_records(settings).listed, None, number)
+    off = " MCP_BRIDGE_RUN_RECORDS is off." if settings.run_records == "off" else ""
+    columns: dict[str, Callable[[dict[str, Json]], str]] = {
+        "RUN": lambda each: str(each["run"])[:SHORT_ID],
+        "WHEN": lambda each: local_time(each.get("time"), "%b %d %H:%M"),
+        "STATUS": lambda each: _WORDS.get(str(each["status"]), str(each["status"])),
+        "TIME": lambda each: duration(each.get("wallMs")),
+        "CALLS": lambda each: str(each.get("calls", 0)),
+        "PROGRAM": _program,
+    }
+    return write_list(records, columns, f"No runs are recorded.{off}", as_json=as_json)
+
+
+async def show_run(
+    settings: Settings,
+    run: Annotated[str, arg("RUN", "its id, or the beginning of it", complete_runs)],
+    *,
+    as_json: AsJson = False,
+) -> int:
+    """Show a run's program, calls and output.
+
+    The calls come from the audit log, each with its time, outcome and approval. Only the first
+    4 KiB of the output are recorded.
+    """
+    record = await anyio.to_thread.run_sync(_records(settings).find, None, run)
+    since = str(record.get("time", ""))[:10]
+    events = await read_log(settings, partial(about, wanted=str(record["run"]), since=since)) or []
+    if as_json:
+        write_json({**record, "events": list(events)}, indent=2)
+        return 0
+    for name, value in _head(record).items():
+        write_out(visible(f"{name:<8} {value}", keep="") + "\n" if value else "")
+    _write_part("program", record.get("program"))
+    shown = [each for each in events if each.get("kind") not in ("run", "apply", "end")]
+    if shown or settings.audit == "off":
+        write_out("\ncalls" + ("\n" if shown else " are not recorded: MCP_BRIDGE_AUDIT is off.\n"))
+        write_cut(f"  {line}" for line in audit_lines(shown, ids=False))
+    for name in ("stdout", "stderr", "value", "error"):
+        _write_part(name, record.get(name))
+    return 0
+
+
+def _records(settings: Settings) -> RunRecords:
+    from bridge.runs.records import RunRecords
+
+    return RunRecords(settings)
+
+
+def _program(record: Mapping[str, Json]) -> str:
+    plan = f"(applies plan {record['plan']})" if record.get("plan") else "(empty)"
+    first, _, more = str(record.get("program") or plan).strip().partition("\n")
+    # The other columns take 48 characters.
+    width = max((terminal_width() or 120) - 48, 20)
+    return first if len(first) <= width and not more else f"{first[: width - 2]} …"
+
+
+def _head(record: Mapping[str, Json]) -> Mapping[str, Json]:
+    status, reason = str(record["status"]), record.get("reason")
+    words = "lost: its bridge ended first" if status == "lost" else _WORDS.get(status, status)
+    waited, refused = duration(record.get("waitingMs")), record.get("refused")
+    return {
+        "run": record["run"],
+        "began": local_time(record.get("time"), "%Y-%m-%d %H:%M:%S"),
+        "by": f"{record.get('owner', '')} {record.get('client', '')}".strip(),
+        "status": f"{words} ({reason})" if reason else words,
+        "time": duration(record.get("wallMs")) + (f", {waited} of waiting" if waited else ""),
+        "calls": f"{record.get('calls', 0)}" + (f", {refused} refused" if refused else ""),
+        **{name: record.get(name) for name in ("session", "retryOf", "plan", "name")},
+    }
+
+
+def _write_part(name: str, text: Json) -> None:
+    if text:
+        lines = "".join(f"  {line}\n" for line in str(text).splitlines())
+        write_out(visible(f"\n{name}\n{lines}"))
+
+
+async def list_sessions(settings: Settings, *, as_json: AsJson = False) -> int:
+    """List saved sessions.
+
+    The last saved session comes first. A bridge saves idle sessions, and all sessions when it
+    ends. `run --session NAME --end-session` removes a session of the terminal.
+    """
+    from bridge.sessions.checkpoints import Checkpoints
+
+    saved = Checkpoints(store_of(settings), days=settings.session_days)
+    sessions: list[dict[str, Json]] = [
+        {
+            "name": each.name,
+            "id": each.session_id,
+            "saved": moment(each.moment),
+            "expires": moment(each.moment + settings.session_days * 86_400),
+            "runs": each.run,
+            "bytes": each.size,
+        }
+        for each in await anyio.to_thread.run_sync(saved.all, None)
+    ]
+
+    columns: dict[str, Callable[[dict[str, Json]], str]] = {
+        "NAME": lambda each: each["name"],
+        "ID": lambda each: each["id"][:8],
+        "SAVED": lambda each: local_time(each["saved"], "%b %d %H:%M"),
+        "EXPIRES": lambda each: local_time(each["expires"], "%b %d %H:%M"),
+        "RUNS": lambda each: str(each["runs"]),
+        "SIZE": lambda each: size_text(each["bytes"]),
+    }
+    return write_list(sessions, columns, "No sessions are saved.", as_json=as_json)
