@@ -135,7 +135,6 @@ class Location:
         id: The source's name in `MCP_BRIDGE_SOURCES`; empty for a file that is always read.
         template: A path with `{places}`; see `locations.py`. A last part such as `*.json` means
             all such files of the directory, sorted by name.
-        in_project: Whether it belongs to the working directory rather than to the user.
         approvable: Whether Claude Code's approval lists apply to its servers.
         unless: Another file next to it; if that exists, the client ignores this one.
         holds: The content: servers, one extension's manifest, or a list of plugins.
@@ -149,11 +148,15 @@ class Location:
     dialect: Dialect
     platforms: tuple[Platform, ...] = PLATFORMS
     format: Format = "json"
-    in_project: bool = False
     approvable: bool = False
     unless: str = ""
     holds: Literal["servers", "extension", "plugins"] = "servers"
     moved: bool = False
+
+    @property
+    def in_project(self) -> bool:
+        """Whether it belongs to the working directory rather than to the user."""
+        return self.scope == "project"
 
 
 KNOWN_TRANSPORTS: Mapping[str, Transport] = {

@@ -261,7 +261,7 @@ class _Search:
             unread = self.reader.is_absent(path) and path not in self.moved.files
             if row.id and not (unread or row.in_project) and is_in_project(path, self.places):
                 # A user's file within the project belongs to the project.
-                row = replace(row, in_project=True, scope="project")
+                row = replace(row, scope="project")
                 self._candidates[at] = replace(each, location=row)
         rows = [(each.location, each.path) for each in self._candidates]
         managed = [path for row, path in rows if (row.id, row.scope) == (CLAUDE, "managed")]
