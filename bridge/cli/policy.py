@@ -31,8 +31,7 @@ from bridge.gate.policy import OPEN, Outlook, Policy, Step, flow_decision, outlo
 from bridge.gate.question import because
 from bridge.model import Action, Effect, Json, Tool, short_digest
 from bridge.settings import Settings, parsers, store_of
-from bridge.settings.globs import any_matcher, literal, matcher
-from bridge.settings.policy import FlowRule, PolicySpec
+from bridge.settings.policy import FlowRule, PolicySpec, literal, matcher
 from bridge.settings.policy_edit import append_policy, rule_for, toml_value
 from bridge.text import counted
 
@@ -109,7 +108,7 @@ def _pin_text(definition: Tool | None, change: str, *, requested: bool) -> str:
 def _possible_flows(policy: Policy, decision: Decision, server: str) -> list[FlowRule]:
     """Return the flow rules that could decide after an earlier read of the run."""
     rules = policy.spec.flows if policy.spec.present else ()
-    to = (any_matcher(rule.to_servers)(server) for rule in rules)
+    to = (matcher(*rule.to_servers)(server) for rule in rules)
     return [
         rule for rule, named in zip(rules, to, strict=True) if named or rule.to & decision.labels
     ]

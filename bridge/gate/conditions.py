@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from bridge.model import Json, Tool
-from bridge.settings import globs, lexical
-from bridge.settings.policy import Condition
+from bridge.settings import lexical
+from bridge.settings.policy import Condition, matcher
 
 WORK = 20_000  # Values per decision, which take tens of milliseconds.
 CHARS_PER_WORK = 256  # Characters that take as long to compare as a value takes to find.
@@ -217,7 +217,7 @@ def judge_of(condition: Condition) -> Judge:
         case "in":
             return _one_of(wanted)
         case "glob":
-            return _on_texts(globs.any_matcher(wanted))
+            return _on_texts(matcher(*wanted))
         case "under":
             return _on_texts(_below(wanted))
         case "lt" | "le" | "gt" | "ge" as test:

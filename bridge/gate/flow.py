@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field
 
 from bridge.gate.decision import Decision
 from bridge.model import Json, Provenance
-from bridge.settings.globs import Matcher, any_matcher
-from bridge.settings.policy import FlowRule
+from bridge.settings.policy import FlowRule, Matcher, matcher
 
 Calls = dict[str, int]
 """Counts of calls by tool. The empty name counts further tools."""
@@ -129,11 +128,12 @@ class _CompiledFlowRule:
     def __init__(self, rule: FlowRule) -> None:
         self.rule = rule
         self.after = sorted(rule.after)
-        self.after_servers = any_matcher(rule.after_servers) if rule.after_servers else None
-        self.to_servers = any_matcher(rule.to_servers)
+        self.after_servers = matcher(*rule.after_servers) if rule.after_servers else None
+        self.to_servers = matcher(*rule.to_servers) if rule.to_servers else None
 
     def about(self, server: str, labels: frozenset[str]) -> bool:
-        return not self.rule.to.isdisjoint(labels) or self.to_servers(server)
+        named = self.to_servers is not None and self.to_servers(server)
+        return named or not self.rule.to.isdisjoint(labels)
 
     def begun(self, state: FlowState) -> bool:
         return state.read(self.after) and (

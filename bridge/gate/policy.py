@@ -21,7 +21,6 @@ from bridge.gate.flow import Flow, FlowState
 from bridge.gate.pins import tool_digest
 from bridge.model import Action, Effect, Json, Tool
 from bridge.settings import Settings, reload_policy
-from bridge.settings.globs import any_matcher, matcher
 from bridge.settings.policy import (
     EXFILTRATION,
     UNTRUSTED_INPUT,
@@ -30,6 +29,7 @@ from bridge.settings.policy import (
     Rule,
     ServerPolicy,
     ToolPolicy,
+    matcher,
 )
 from bridge.text import without_values
 
@@ -81,8 +81,8 @@ class _CompiledRule:
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.title = f"rule '{rule.name}'"
-        self.servers = any_matcher(rule.servers)
-        self.tools = any_matcher(rule.tools)
+        self.servers = matcher(*rule.servers)
+        self.tools = matcher(*rule.tools)
         self.effects = rule.effects
         self.digest = rule.digest
         self.allows = rule.action == "allow"

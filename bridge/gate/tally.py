@@ -12,8 +12,7 @@ from typing import Literal
 from bridge.errors import RefusedError
 from bridge.gate.decision import CallFacts
 from bridge.model import CallCount
-from bridge.settings.globs import matcher
-from bridge.settings.policy import Budgets
+from bridge.settings.policy import Budgets, matcher
 
 CallOutcome = Literal["sent", "replayed", "refused", "unknown"]
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from bridge.settings import globs
 from bridge.store.database import SCHEMES, ServerUrl, server_url
 
 ENGINES = ("podman", "docker")
@@ -167,12 +166,6 @@ def label(text: str) -> str:
     return require_match(r"[a-z0-9][a-z0-9_-]{0,63}", text, problem)
 
 
-def glob(text: str) -> str:
-    """Return a glob."""
-    globs.parse(text)
-    return text
-
-
 def require_match(pattern: str, text: str, problem: str) -> str:
     """Return a text that matches a regular expression as a whole."""
     if not re.fullmatch(pattern, text):
@@ -257,12 +250,6 @@ def _backend(text: str) -> str:
     return choice(LADDER)(text)
 
 
-def _secret_name(text: str) -> str:
-    """Return a glob in lower case; one of public values keeps its "-"."""
-    globs.parse(text.removeprefix("-"))
-    return text.lower()
-
-
 def _denial(text: str) -> str:
     """Return a module, function, attribute (".name") or absolute path."""
     problem = "is no module, function, .attribute or path"
@@ -270,7 +257,6 @@ def _denial(text: str) -> str:
 
 
 runtime_order = split(_backend)
-secret_names = split(_secret_name)
 denials = split(_denial)
 directories = split(whole_path)
 

@@ -1,16 +1,30 @@
-"""Parses the `[policy]` of `config.toml`. Pure."""
+"""Parses the `[policy]` of `config.toml`, and matches its globs. Pure.
+
+In a glob, `*` matches any characters and `?` matches one. A backslash escapes `*`, `?` or a
+backslash. There are no character classes, because titles and paths contain brackets. Case and
+Unicode forms must match exactly.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, cast, get_args
 
 from bridge.errors import SettingsError
 from bridge.model import Action, Effect, Json
-from bridge.settings import fields, globs, lexical, parsers
+from bridge.settings import fields, lexical, parsers
+
+MAX_GLOB_CHARS = 512  # Servers choose the names of tools, which rules contain.
+
+_ESCAPED = re.compile(r"\\([*?\\])")
+_TOKEN = re.compile(rf"{_ESCAPED.pattern}|([*?])|([^*?\\]+)|\\")
+
+Matcher = Callable[[str], bool]
 
 _NOT = "not"
 
@@ -36,6 +50,90 @@ LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA, EXFILTRATION, SECRET)
 
 DETECTORS = ("email", "phone", "iban", "card", "ip")  # Detectors of personal data.
 
+
+def parse_glob(glob: str) -> list[tuple[str, int]]:
+    """Return a regular expression and its width for each part between a glob's stars.
+
+    Raises:
+        ValueError: The glob is invalid. The message continues a sentence that begins with the
+            glob.
+    """
+    if not glob:
+        raise ValueError("is empty, which matches nothing")
+    if len(glob) > MAX_GLOB_CHARS:
+        raise ValueError(f"has more than {MAX_GLOB_CHARS} characters")
+    parts = [("", 0)]
+    for token in _TOKEN.finditer(glob):
+        escaped, wild, plain = token.groups()
+        if wild == "*":
+            parts.append(("", 0))
+            continue
+        text = escaped or plain or wild
+        if not text:
+            raise ValueError(
+                "has a backslash before a character other than *, ? or a backslash; "
+                "write a literal backslash twice"
+            )
+        before, width = parts[-1]
+        parts[-1] = (before + ("." if wild else re.escape(text)), width + len(text))
+    return parts
+
+
+def literal(text: str) -> str:
+    """Return a glob that matches only this text."""
+    return re.sub(r"[*?\\]", r"\\\g<0>", text)
+
+
+def covers(first: str, second: str) -> bool:
+    """Return whether the first glob matches everything that the second matches.
+
+    False may be wrong if a glob has `?` or a backslash.
+    """
+    if first == second:
+        return True
+    if "?" in first or "\\" in first or "\\" in second:
+        return False
+    # Only a `*` of the first can match a wildcard of the second, and it matches any text there.
+    return matcher(first)(second)
+
+
+@lru_cache(maxsize=4096)
+def matcher(*globs: str) -> Matcher:
+    """Return a function that tests whether any of the globs matches a whole text.
+
+    For each glob, its time is at most proportional to the product of both lengths.
+    """
+    whole = re.compile("|".join(map(_expression, globs)) or r"(?!)", re.DOTALL)
+    return lambda text: whole.fullmatch(text) is not None
+
+
+def _expression(glob: str) -> str:
+    (head, _), *others = parse_glob(glob)
+    if not others:
+        return head
+    # Atomic groups prevent exponential backtracking.
+    *middles, (tail, width) = others
+    head += "".join(f"(?>.*?{middle})" for middle, _ in middles)
+    return f"{head}.{{{width},}}+(?<={tail})"
+
+
+def _glob(text: str) -> str:
+    """Return a glob."""
+    parse_glob(text)
+    return text
+
+
+def _secret_name(text: str) -> str:
+    """Return a glob in lower case; one of public values keeps its "-"."""
+    parse_glob(text.removeprefix("-"))
+    return text.lower()
+
+
+secret_names = parsers.split(_secret_name)
+
+_one_glob = fields.of(_glob, str)
+_globs = fields.several(_one_glob)
+_globs_or_none = fields.several(_one_glob, none=True)
 
 # An elicitation is a question itself, so it needs no approval.
 _allow_or_deny = fields.choice(("allow", "deny"))
@@ -138,7 +236,7 @@ def _number(value: Json, place: str) -> Json:
 
 
 _TESTS: Mapping[Test, fields.Parse] = {
-    "is": _scalar, "in": _options, "glob": fields.globs,
+    "is": _scalar, "in": _options, "glob": _globs,
     "under": fields.several(fields.of(lexical.root, str)), "lt": _number, "le": _number,
     "gt": _number, "ge": _number, "present": fields.flag,
 }  # fmt: skip
@@ -169,8 +267,8 @@ class Rule:
 
     name: str = fields.key(fields.line)
     action: Action = fields.key(fields.action)
-    servers: tuple[str, ...] = fields.key(fields.globs, ("*",), called="server")
-    tools: tuple[str, ...] = fields.key(fields.globs, ("*",), called="tool")
+    servers: tuple[str, ...] = fields.key(_globs, ("*",), called="server")
+    tools: tuple[str, ...] = fields.key(_globs, ("*",), called="tool")
     effects: frozenset[Effect] = fields.key(
         fields.several(fields.effect, frozenset), frozenset(), called="effect"
     )
@@ -221,7 +319,7 @@ def _takes_all(first: Rule, second: Rule) -> bool:
         return False
     pairs = ((first.servers, second.servers), (first.tools, second.tools))
     return all(
-        any(globs.covers(wide, narrow) for wide in wider)
+        any(covers(wide, narrow) for wide in wider)
         for wider, narrower in pairs
         for narrow in narrower
     )
@@ -231,9 +329,9 @@ def _by_glob(value: Json, place: str) -> list[tuple[str, Json, str]]:
     found: list[tuple[str, Json, str]] = []
     for glob, item in fields.table(value, place).items():
         where = fields.below(place, glob)
-        fields.glob(glob, where)
+        _one_glob(glob, where)
         for earlier, _, _ in found:
-            if globs.covers(earlier, glob):
+            if covers(earlier, glob):
                 problem = f"never applies: {earlier!r} before it matches the same names"
                 fields.fail(where, f"{problem}, and the first match counts")
         found.append((glob, item, where))
@@ -303,8 +401,8 @@ class FlowRule:
     action: Action = fields.key(fields.action)
     after: frozenset[str] = fields.key(fields.labels, frozenset())
     to: frozenset[str] = fields.key(fields.labels, frozenset())
-    after_servers: tuple[str, ...] = fields.key(fields.globs, ())
-    to_servers: tuple[str, ...] = fields.key(fields.globs, ())
+    after_servers: tuple[str, ...] = fields.key(_globs, ())
+    to_servers: tuple[str, ...] = fields.key(_globs, ())
     reason: str = fields.key(fields.line, "")
 
 
@@ -375,11 +473,11 @@ class Privacy:
     """
 
     detect: tuple[str, ...] = fields.key(fields.several(fields.choice(DETECTORS), none=True), ())
-    servers: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
-    reveal_to: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
+    servers: tuple[str, ...] = fields.key(_globs_or_none, ("*",))
+    reveal_to: tuple[str, ...] = fields.key(_globs_or_none, ("*",))
 
 
-_DEFAULTS: Mapping[DefaultFor, Action] = {
+_DEFAULTS: dict[DefaultFor, Action] = {
     "read": "allow",
     "write": "ask",
     "destructive": "ask",
@@ -390,8 +488,8 @@ _DEFAULTS: Mapping[DefaultFor, Action] = {
 def _defaults(value: Json, place: str) -> Mapping[DefaultFor, Action]:
     """Return a table of read, write, destructive and untrusted to actions."""
     parse = dict.fromkeys(get_args(DefaultFor), fields.action)
-    found = cast("Mapping[DefaultFor, Action]", fields.record(value, place, parse))
-    return {**_DEFAULTS, **found}
+    found = cast("dict[DefaultFor, Action]", fields.record(value, place, parse))
+    return _DEFAULTS | found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,9 +515,7 @@ class PolicySpec:
     """
 
     present: bool = False
-    defaults: Mapping[DefaultFor, Action] = fields.key(
-        _defaults, default_factory=lambda: dict(_DEFAULTS)
-    )
+    defaults: Mapping[DefaultFor, Action] = fields.key(_defaults, default_factory=_DEFAULTS.copy)
     rules: tuple[Rule, ...] = fields.key(_rules, ())
     servers: tuple[ServerPolicy, ...] = fields.key(_fill_by_glob(ServerPolicy, "servers"), ())
     flows: tuple[FlowRule, ...] = fields.key(_flows, (LETHAL,), called="flow")

@@ -21,8 +21,7 @@ from pathlib import Path
 from bridge.atomic_files import exclusive_lock, replace_file
 from bridge.errors import SettingsError
 from bridge.model import Action, Json
-from bridge.settings.globs import literal
-from bridge.settings.policy import Rule, parse_policy
+from bridge.settings.policy import Rule, literal, parse_policy
 
 _HEADER = re.compile(
     r"""^[ \t]*\[\[[ \t]*(?:policy|"policy"|'policy')[ \t]*\.[ \t]*(?:rules|"rules"|'rules')"""
