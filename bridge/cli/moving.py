@@ -14,10 +14,11 @@ from bridge.client_configs.entry import is_bridge
 from bridge.client_configs.install import Change, open_target, read_target
 from bridge.client_configs.journal import Journal, MovedServers
 from bridge.client_configs.move import Mover, move_only, tables_of, with_move, with_restore
-from bridge.client_configs.writers import Machine, Scope, Target, targets, writer_for
+from bridge.client_configs.writers import Scope, Target, targets, writer_for
 from bridge.discovery.documents import size_limit
 from bridge.discovery.files import read_regular
 from bridge.discovery.finder import locations_read
+from bridge.discovery.locations import Machine
 from bridge.errors import UsageError
 from bridge.inventory.consents import consents_of
 from bridge.inventory.tool_cache import ToolCache

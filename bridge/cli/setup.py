@@ -24,7 +24,8 @@ from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import Person
 from bridge.cli.status import open_engine, waiting
 from bridge.client_configs.entry import own_entry
-from bridge.client_configs.writers import Machine, Scope, Target, detect_targets, writer_for
+from bridge.client_configs.writers import Scope, Target, detect_targets, writer_for
+from bridge.discovery.locations import Machine
 from bridge.errors import BridgeError, UsageError
 from bridge.inventory.consents import consents_of
 from bridge.sandbox.backend import Probe

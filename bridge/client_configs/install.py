@@ -21,12 +21,13 @@ from bridge.client_configs.journal import Journal, MovedServers, MoveRecord, dig
 from bridge.client_configs.json_text import JsonText
 from bridge.client_configs.rewrite import missing_directories, remove_directories, rewrite
 from bridge.client_configs.toml_text import TomlText
-from bridge.client_configs.writers import Machine, Target, Writer, readable
+from bridge.client_configs.writers import Target, Writer, readable
 from bridge.client_configs.yaml_text import YamlText
 from bridge.discovery.dialect import Format
 from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import read_regular
+from bridge.discovery.locations import Machine
 from bridge.discovery.moved import MovedFile
 from bridge.discovery.parser import lookup, parse_document
 from bridge.discovery.report import SkippedServer, printable

@@ -5,7 +5,6 @@ Discovery's table has the formats and the keys of entries. This table adds what 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,8 +14,8 @@ from bridge.client_configs.document import Table
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Location
 from bridge.discovery.files import list_matching
-from bridge.discovery.finder import DiscoveryContext, fill_all, project_and_places
-from bridge.discovery.locations import Places, Project
+from bridge.discovery.finder import fill_all
+from bridge.discovery.locations import Machine
 from bridge.errors import UsageError
 from bridge.settings import parsers
 
@@ -286,32 +285,6 @@ def writer_for(client: str) -> Writer:
     guess = f" Did you mean {near}?" if near else ""
     message = f"Unknown client {client!r:.100}.{guess}"
     raise UsageError(message, remedy=f"Supported clients: {', '.join(WRITERS)}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """The directories and environment in which clients are searched."""
-
-    context: DiscoveryContext
-    project: Project
-    places: Places
-
-    @property
-    def root(self) -> Path:
-        return self.project.root or self.project.cwd
-
-    def program(self, name: str) -> str:
-        """Return the path of a client's command; empty if there is none.
-
-        Ignores commands in the working directory, which another user may have written.
-        """
-        path = shutil.which(name, path=self.context.environ.get("PATH", "")) if name else None
-        return path if path and Path(path).is_absolute() else ""
-
-
-def machine_of(context: DiscoveryContext) -> Machine:
-    project, places = project_and_places(context)
-    return Machine(context=context, project=project, places=places)
 
 
 def targets(writer: Writer, scope: Scope, machine: Machine) -> tuple[Target, ...]:

@@ -26,14 +26,7 @@ from bridge.discovery.files import (
     list_matching,
 )
 from bridge.discovery.locations import DiscoveryContext as DiscoveryContext
-from bridge.discovery.locations import (
-    Places,
-    Project,
-    fill,
-    fill_with_origin,
-    find_project,
-    path_variables,
-)
+from bridge.discovery.locations import Places, Project, fill, fill_with_origin, machine_of
 from bridge.discovery.moved import MANIFEST, MovedFile, read_moved, with_surroundings
 from bridge.discovery.parser import MAX_SERVERS, Parsed, parse_document
 from bridge.discovery.plugins import extension_servers, plugin_servers
@@ -181,11 +174,6 @@ def survey(context: DiscoveryContext) -> ConfigurationSurvey:
     return _Search(context).survey()
 
 
-def project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
-    project = find_project(context.cwd)
-    return project, path_variables(context, project)
-
-
 def fill_all(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
     """Yield all paths of a template, and of the directories that match its `*`."""
     outer, star, inner = template.partition(f"{ANY_NAME}/")
@@ -202,7 +190,8 @@ class _Search:
 
     def __init__(self, context: DiscoveryContext) -> None:
         self.context = context
-        self.project, self.places = project_and_places(context)
+        self.machine = machine_of(context)
+        self.project, self.places = self.machine.project, self.machine.places
         self.moved = read_moved(context.moved)
         self.warnings: list[ConfigWarning] = []
         self._candidates = list(self._list_candidates())
@@ -259,7 +248,7 @@ class _Search:
         for at, each in enumerate(self._candidates):
             row, path = each.location, each.path
             unread = self.reader.is_absent(path) and path not in self.moved.files
-            if row.id and not (unread or row.in_project) and is_in_project(path, self.places):
+            if row.id and not (unread or row.in_project) and is_in_project(path, self.machine):
                 # A user's file within the project belongs to the project.
                 row = replace(row, scope="project")
                 self._candidates[at] = replace(each, location=row)
@@ -267,13 +256,13 @@ class _Search:
         managed = [path for row, path in rows if (row.id, row.scope) == (CLAUDE, "managed")]
         own = [each for each in rows if each[0].holds == "servers" and not each[0].in_project]
         limiting = {id: [path for row, path in own if row.id == id] for id in (GEMINI, QWEN, AMP)}
-        context, common = self.context, (self.reader, self.places, self.project)
+        context, reader, machine = self.context, self.reader, self.machine
         read = locations_read(context.sources, context.platform)
         return Rules(
             context=context,
-            approvals=read_claude_approvals(*common),
-            trusting_clients=dict(trusting_clients(*common, read)),
-            restrictions=read_restrictions(*common, context.platform, managed, limiting),
+            approvals=read_claude_approvals(reader, machine),
+            trusting_clients=trusting_clients(reader, machine, read),
+            restrictions=read_restrictions(reader, machine, managed, limiting),
         )
 
     def files(self) -> Iterator[tuple[Location, Parsed]]:
@@ -315,9 +304,7 @@ class _Search:
                 return Parsed()
             found = [
                 parse_document(servers, self._entry_context(candidate, file))
-                for file, servers in plugin_servers(
-                    document, path.parent, reader, self.places, self.project
-                )
+                for file, servers in plugin_servers(document, path.parent, reader, self.machine)
             ]
             return Parsed(
                 entries=tuple(entry for each in found for entry in each.entries),

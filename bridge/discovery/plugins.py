@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
 from bridge.discovery.files import FileReader
-from bridge.discovery.locations import Places, Project, fill
+from bridge.discovery.locations import Machine, Project, fill
 from bridge.discovery.user_lists import (
     ENABLEMENT_FILE,
     MANAGED_SETTINGS,
@@ -24,15 +24,11 @@ ENABLED_KEY = "enabledPlugins"
 
 
 def plugin_servers(
-    index: Mapping[str, object],
-    directory: Path,
-    reader: FileReader,
-    places: Places,
-    project: Project,
+    index: Mapping[str, object], directory: Path, reader: FileReader, machine: Machine
 ) -> Iterator[tuple[Path, Mapping[str, object]]]:
     """Yield each file of the project's plugins, with its servers in a client's format."""
-    installed = _find_installed(index, project)
-    states = _states(reader, places) if installed else {}
+    installed = _find_installed(index, machine.project)
+    states = _states(reader, machine) if installed else {}
     for id, (scope, root) in installed.items():
         said = states.get(id, [])
         decided = (state for kind, state in said if kind == "managed" or not state)
@@ -83,10 +79,10 @@ def _find_installed(index: Mapping[str, object], project: Project) -> dict[str, 
     return found
 
 
-def _states(reader: FileReader, places: Places) -> dict[str, list[tuple[str, bool]]]:
+def _states(reader: FileReader, machine: Machine) -> dict[str, list[tuple[str, bool]]]:
     templates = [("managed", each) for each in MANAGED_SETTINGS]
     templates += [("project", each) for each in PROJECT_SETTINGS] + [("user", USER_SETTINGS)]
-    files = [(kind, path) for kind, each in templates for path in fill(each, places)]
+    files = [(kind, path) for kind, each in templates for path in fill(each, machine.places)]
     found: dict[str, list[tuple[str, bool]]] = {}
     for kind, path in files:
         lists = (reader.document(path, in_project=kind == "project") or {}).get(ENABLED_KEY)

@@ -17,10 +17,10 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from bridge.discovery.clients import CLIENTS, MANAGED
-from bridge.discovery.dialect import Format, Location, Platform
+from bridge.discovery.dialect import Format, Location
 from bridge.discovery.documents import kind
 from bridge.discovery.files import FileReader, list_matching
-from bridge.discovery.locations import Places, Project, fill
+from bridge.discovery.locations import Machine, Places, fill
 from bridge.discovery.parser import PROJECTS_KEY, project_entries
 from bridge.discovery.report import ConfigWarning, printable
 from bridge.model import ServerSpec
@@ -343,7 +343,7 @@ def decision_files(places: Places) -> Iterator[Path]:
                 yield path
 
 
-def is_in_project(path: Path, places: Places) -> bool:
+def is_in_project(path: Path, machine: Machine) -> bool:
     """Return whether a user's file is in the project, because a variable points there.
 
     False if the project contains the home directory.
@@ -353,14 +353,15 @@ def is_in_project(path: Path, places: Places) -> bool:
         real = Path(os.path.realpath(path))
         return path.is_relative_to(place) or real.is_relative_to(os.path.realpath(place))
 
-    (home,), project = places["home"], places["project"]
-    return any(is_below(path, place) and not is_below(home, place) for place in project)
+    home = machine.context.home
+    folders = machine.places["project"]
+    return any(is_below(path, folder) and not is_below(home, folder) for folder in folders)
 
 
-def read_claude_approvals(reader: FileReader, places: Places, project: Project) -> Approvals:
+def read_claude_approvals(reader: FileReader, machine: Machine) -> Approvals:
     found = Approvals()
     for template, grants in APPROVAL_FILES.items():
-        for path in fill(template, places):
+        for path in fill(template, machine.places):
             document = reader.document(path, in_project=grants != "always")
             if document is None:
                 continue
@@ -368,11 +369,11 @@ def read_claude_approvals(reader: FileReader, places: Places, project: Project) 
             if template == STATE_FILE:
                 objects = [
                     (f"{PROJECTS_KEY}.{key}", state)
-                    for key, state in project_entries(document, project.keys)
+                    for key, state in project_entries(document, machine.project.keys)
                 ]
                 trusted = any(state.get(TRUSTED_KEY) is True for _, state in objects)
-                found.trusted = trusted and not is_in_project(path, places)
-            may_approve = grants == "always" and not is_in_project(path, places)
+                found.trusted = trusted and not is_in_project(path, machine)
+            may_approve = grants == "always" and not is_in_project(path, machine)
             may_approve = may_approve or (grants == "trusted" and found.trusted)
             for prefix, lists in objects:
                 reader.warnings += found.add(
@@ -382,23 +383,22 @@ def read_claude_approvals(reader: FileReader, places: Places, project: Project) 
 
 
 def trusting_clients(
-    reader: FileReader, places: Places, project: Project, locations: Iterable[Location]
-) -> Iterator[tuple[str, str]]:
+    reader: FileReader, machine: Machine, locations: Iterable[Location]
+) -> dict[str, str]:
+    """Return the sources, and names, of the clients in which the user trusts the project."""
     read = {row.id for row in locations}
-    for id, template, format, trusts in TRUST_FILES:
-        for path in fill(template, places) if id in read else ():
-            if is_in_project(path, places):
-                continue
-            document = reader.document(path, format)
-            if document is not None and trusts(document, project.keys):
-                yield id, CLIENTS[id][0]
+    return {
+        id: CLIENTS[id][0]
+        for id, template, format, trusts in TRUST_FILES
+        for path in (fill(template, machine.places) if id in read else ())
+        if not is_in_project(path, machine)
+        if trusts(reader.document(path, format) or {}, machine.project.keys)
+    }
 
 
 def read_restrictions(
     reader: FileReader,
-    places: Places,
-    project: Project,
-    platform: Platform,
+    machine: Machine,
     managed: Iterable[Path],
     limiting: Mapping[str, Iterable[Path]],
 ) -> Restrictions:
@@ -408,8 +408,8 @@ def read_restrictions(
         managed: Possible paths of the managed file of servers.
         limiting: By source, the files of Gemini CLI, Qwen Code and Amp outside of projects.
     """
-    limits = Restrictions()
-    folders = [folder for folder, only in MANAGED if platform in only]
+    limits, places = Restrictions(), machine.places
+    folders = [folder for folder, only in MANAGED if machine.context.platform in only]
     templates = [f"{folder}/{name}" for folder in folders for name in _LIMIT_NAMES]
     for template in (*templates, USER_SETTINGS):
         company = template != USER_SETTINGS
@@ -426,7 +426,7 @@ def read_restrictions(
                     limits.unreadable = limits.unreadable or str(each)
     limits.exclusive = next((str(path) for path in managed if not reader.is_absent(path)), "")
     for path in fill(STATE_FILE, places):
-        for _, state in project_entries(reader.document(path), project.keys):
+        for _, state in project_entries(reader.document(path), machine.project.keys):
             by = f"{OFF_KEY} in {printable(str(path))}"
             limits.off.setdefault(CLAUDE, {}).update(dict.fromkeys(_names(state.get(OFF_KEY)), by))
     _add_disabled_servers(limits, reader, limiting)
