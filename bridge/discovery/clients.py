@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bridge.discovery import client_dialects as dialects
+from bridge.discovery import dialect as dialects
 from bridge.discovery.dialect import Dialect, Format, Location, Platform
 
 _LINUX: tuple[Platform, ...] = ("linux",)

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bridge.discovery.client_dialects import SPELLINGS
-from bridge.discovery.dialect import ALL_FIELDS, Dialect
+from bridge.discovery.dialect import ALL_FIELDS, SPELLINGS, Dialect
 from bridge.discovery.documents import MalformedError, kind, parse_env_file
 from bridge.discovery.fields import (
     EntryContext,

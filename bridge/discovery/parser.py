@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from bridge.discovery.client_dialects import SPELLINGS
-from bridge.discovery.dialect import Dialect
+from bridge.discovery.dialect import SPELLINGS, Dialect
 from bridge.discovery.documents import kind
 from bridge.discovery.entries import looks_like_server, read_entry, unread_entry
 from bridge.discovery.fields import EntryContext

@@ -112,13 +112,6 @@ class Variables:
     separator: str = "/"
     budget: InsertBudget = field(default_factory=InsertBudget, repr=False, compare=False)
 
-    @property
-    def places(self) -> Mapping[str, str]:
-        """The editor's variables other than the workspace's."""
-        name = Path(self.workspace).name
-        separators = dict.fromkeys(("pathSeparator", "/"), self.separator)
-        return {"userHome": self.home, "workspaceFolderBasename": name, **separators}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Expanded:
@@ -148,11 +141,16 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     pattern = _PATTERNS.get(syntax, _NONE)
     unset: dict[str, None] = {}
     emptied = syntax in {"vscode", "cursor", "opencode", "posix"}
+    places = {
+        "userHome": variables.home,
+        "workspaceFolderBasename": Path(variables.workspace).name,
+        **dict.fromkeys(("pathSeparator", "/"), variables.separator),
+    }
 
     def value(match: re.Match[str]) -> str:
         groups = match.groupdict()
         if place := groups.get("place"):
-            return variables.places.get(place, variables.workspace)
+            return places.get(place, variables.workspace)
         if name := groups.get("input"):
             return _input_value(name, variables) or ""
         if name := groups.get("file"):

@@ -26,7 +26,7 @@ from bridge.client_configs.install import (
 )
 from bridge.client_configs.journal import Journal
 from bridge.client_configs.writers import WRITERS, Target, targets, writer_for
-from bridge.discovery.client_dialects import SPELLINGS
+from bridge.discovery.dialect import SPELLINGS
 from bridge.discovery.entries import without_nulls
 from bridge.discovery.finder import discover
 from bridge.discovery.locations import Machine, machine_of

@@ -106,7 +106,7 @@ RECIPES: dict[str, tuple[list[tuple[str, str, str]], list[str]]] = {
     ),
     "a client's configuration format": (
         [
-            ("bridge/discovery/client_dialects.py", "VSCODE = ", "PROBE = Dialect()\n\n"),
+            ("bridge/discovery/dialect.py", "VSCODE = ", "PROBE = Dialect()\n\n"),
             (
                 "bridge/discovery/clients.py",
                 '    "vscode": (',
