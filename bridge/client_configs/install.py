@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import anyio
 
 from bridge.client_configs import differences
-from bridge.client_configs.document import Document, Table
+from bridge.client_configs.document import Document
 from bridge.client_configs.entry import NAME, Entry, address, command_line, entry_value, is_bridge
 from bridge.client_configs.journal import Journal, MovedServers, MoveRecord, digest, lock_directory
 from bridge.client_configs.json_text import JsonText
@@ -38,15 +38,12 @@ from bridge.errors import BridgeError, UneditableError, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A planned change of one file.
+    """A planned change of one file; content is None for no file.
 
     Attributes:
         name, value: The bridge's entry; an empty value means that it is removed.
         again: Plans the change again for other content of the file.
-        before, after: The content before and after the change; None for no file.
-        notes: Lines for the user.
-        replaces: Whether an entry of this name exists.
-        moved: Servers that move behind the bridge, by name, with their entries.
+        moved: Entries of the servers that move behind the bridge, by name.
         restored: Names of the servers that move back.
         refused: Servers that cannot be moved, each with the reason.
         barred: The reason why the client will not start the bridge; empty if it will.
@@ -102,8 +99,7 @@ class InstalledEntry:
 def read_target(target: Target) -> bytes | None:
     """Return the content of a target's file, or None if it does not exist.
 
-    Raises:
-        UsageError: It belongs to another user, leads out of the project or cannot be read.
+    Raises a `UsageError` if it belongs to another user, leads out of the project or is unreadable.
     """
     real = Path(os.path.realpath(target.path))
     if target.root is not None and not real.is_relative_to(os.path.realpath(target.root)):
@@ -127,9 +123,12 @@ def read_target(target: Target) -> bytes | None:
 def plan_install(
     target: Target, entry: Entry, raw: bytes | None, lists: Restrictions | None = None
 ) -> Change:
-    document, table, second = _open_servers(target, raw)
+    document, table, dialect = open_target(target, raw), target.table, target.location.dialect
+    # OpenCode's second format has one more level.
+    newer = (*table, "servers")
+    second = ".".join(newer) in dialect.server_keys and bool(document.entries(newer))
+    table = newer if second else table
     present = document.entries(table)
-    dialect = target.location.dialect
     own = [name for name, value in present.items() if is_bridge(name, value, dialect)]
     name = entry.name or next(iter(own), NAME)
     if name in present and name not in own:
@@ -168,7 +167,7 @@ def plan_install(
 def plan_uninstall(target: Target, name: str, raw: bytes | None, journal: Journal) -> Change:
     """Plan to remove an entry; a file unchanged since the install gets its original bytes back."""
     record = journal.install_of(target.path, name, raw)
-    document = _open_servers(target, raw)[0].without(target.table, name)
+    document = open_target(target, raw).without(target.table, name)
     # An empty list would allow every server, so the last name stays in it.
     if rest := [each for each in _allowed_servers(document, target) if each != name]:
         outer, _, key = _allowed_at(target).rpartition(".")
@@ -282,14 +281,6 @@ def open_target(target: Target, raw: bytes | None) -> Document:
     return open_document(
         raw or b"", location.format, listed=location.dialect.listed, path=str(target.path)
     )
-
-
-def _open_servers(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
-    """Return a file's document, its table of servers, and whether it has OpenCode's 2nd format."""
-    document, second = open_target(target, raw), (*target.table, "servers")
-    if ".".join(second) in target.location.dialect.server_keys and document.entries(second):
-        return document, second, True
-    return document, target.table, False
 
 
 def _allowed_at(target: Target) -> str:

@@ -49,7 +49,6 @@ class Consents:
     """All valid approvals.
 
     Attributes:
-        by_person: Definitions that the user approved.
         seen: Definitions that clients had approved when a bridge first read the approval.
         first: Whether an approval counts that no bridge has seen before.
     """
@@ -104,11 +103,7 @@ class ConsentFile:
     path: Path
 
     def read(self) -> tuple[Consent, ...]:
-        """Return every approval, oldest first.
-
-        Raises:
-            MalformedError: The file cannot be read, so no approval is valid.
-        """
+        """Return every approval, oldest first. Raises `MalformedError` if the file is damaged."""
         try:
             document = read_own(self.path, form=_FORM)
             found = []

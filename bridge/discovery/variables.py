@@ -100,7 +100,6 @@ class Variables:
         directory: The file's directory, the base of relative file names.
         inputs: Ids of inputs and their defaults; None for no default.
         read: Returns a file's text; None if it cannot be read.
-        separator: The path separator.
     """
 
     environ: Mapping[str, str] = field(repr=False)
@@ -132,9 +131,8 @@ class Expanded:
 def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expanded:
     """Return the text with its variables expanded.
 
-    Raises:
-        MalformedError: A file is missing, only the client knows a value, or the text is too
-            long.
+    Raises `MalformedError` if a file is missing, only the client knows a value, or the text is too
+    long.
     """
     if "$" not in text and "{" not in text:
         return Expanded(text=text)

@@ -54,9 +54,7 @@ DETECTORS = ("email", "phone", "iban", "card", "ip")  # Detectors of personal da
 def parse_glob(glob: str) -> list[tuple[str, int]]:
     """Return a regular expression and its width for each part between a glob's stars.
 
-    Raises:
-        ValueError: The glob is invalid. The message continues a sentence that begins with the
-            glob.
+    The message of a `ValueError` continues a sentence that begins with the glob.
     """
     if not glob:
         raise ValueError("is empty, which matches nothing")
@@ -168,14 +166,13 @@ def _parse_when(value: Json, place: str) -> tuple[Condition, ...]:
 
 def _path(key: str, place: str) -> tuple[str, ...]:
     steps = [""]
-    characters = iter(key)
-    for character in characters:
-        if character == ".":
-            steps.append("")
-            continue
-        if character == "\\" and (character := next(characters, "")) not in (".", "\\"):
+    for token in re.findall(r"\\[.\\]|.", key, re.DOTALL):
+        if token == "\\":
             fields.fail(place, "has a backslash before a character other than a dot or a backslash")
-        steps[-1] += character
+        if token == ".":
+            steps.append("")
+        else:
+            steps[-1] += token[-1]
     if not all(steps):
         fields.fail(place, "has an empty step; write a dot within a name as \\.")
     return tuple(steps)
@@ -530,11 +527,7 @@ class PolicySpec:
 
 
 def parse_policy(table: Json, place: str) -> PolicySpec:
-    """Parse a `policy` table at `place` ("config.toml: policy"); None is no table.
-
-    Raises:
-        SettingsError: It is invalid; the message names the place.
-    """
+    """Parse a `policy` table at `place` ("config.toml: policy"); None is no table."""
     if table is None:
         return PolicySpec()
     spec = fields.fill(PolicySpec, table, place)

@@ -46,12 +46,9 @@ class NewRule:
 def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
     """Add a rule that allows a tool to a policy file. Blocks: use in threads.
 
-    Args:
-        before: The rule that decides these calls now. The new rule precedes it and takes over
-            its effects and conditions, so that it allows nothing else. None to append the rule.
-
-    Raises:
-        SettingsError: The file cannot be edited and is unchanged.
+    `before` is the rule that decides these calls now. The new rule precedes it and takes over its
+    effects and conditions, so that it allows nothing else. Raises a `SettingsError` if the file
+    cannot be edited; it is unchanged.
     """
     add = partial(with_rule, rule=rule, before=before, place=str(path))
     _change(path, add, required=True)
@@ -60,8 +57,7 @@ def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
 def append_policy(path: Path, policy: str) -> None:
     """Append a policy to a settings file, or create the file. Blocks: use in threads.
 
-    Raises:
-        SettingsError: The file cannot be written or would be invalid, and is unchanged.
+    Raises a `SettingsError` if the file would be invalid or cannot be written; it is unchanged.
     """
 
     def append(text: str) -> str:

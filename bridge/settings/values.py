@@ -26,18 +26,12 @@ Switch = Literal["on", "off"]
 
 
 def declare(
-    parse: Callable[[str], object],
-    default: object,
-    *,
-    flag: str = "",
-    variable: str = "",
+    parse: Callable[[str], object], default: object, *, flag: str = "", variable: str = ""
 ) -> Any:
     """Declare a field of `Settings` that a flag, a variable or the file can set.
 
-    Args:
-        parse: Parses the text of a flag or variable.
-        flag: The flag's help; empty for no flag.
-        variable: The variable's name, if it does not follow from the field's name.
+    `flag` is the flag's help; without it there is no flag. `variable` is the variable's name, if it
+    does not follow from the field's name.
     """
     how = {"parse": parse, "flag": flag, "variable": variable}
     return field(default=default, metadata=how)
