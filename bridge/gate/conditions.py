@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from bridge.model import Json, Tool
-from bridge.settings import lexical
+from bridge.settings.parsers import holds_path, normal_path
 from bridge.settings.policy import Condition, matcher
 
 WORK = 20_000  # Values per decision, which take tens of milliseconds.
@@ -259,10 +259,10 @@ def _on_texts(test: Callable[[str], bool | None]) -> Judge:
 
 def _below(roots: Sequence[str]) -> Callable[[str], bool | None]:
     def judge(text: str) -> bool | None:
-        path = lexical.normal(text)
+        path = normal_path(text)
         if path is None:
             return None
-        found = [lexical.holds(root, path) for root in roots]
+        found = [holds_path(root, path) for root in roots]
         if True in found:
             return True
         return None if None in found else False

@@ -186,9 +186,3 @@ path: Callable[[Json, str], Path] = of(parsers.whole_path, str)
 action = choice(Action)
 effect = choice(Effect)
 labels = several(of(parsers.label, str), frozenset, none=True)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a "did you mean" question with the most similar word; empty if there is none."""
-    near = parsers.nearest(word, known)
-    return f" (did you mean {near}?)" if near else ""

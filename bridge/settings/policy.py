@@ -17,7 +17,7 @@ from typing import Literal, cast, get_args
 
 from bridge.errors import SettingsError
 from bridge.model import Action, Effect, Json
-from bridge.settings import fields, lexical, parsers
+from bridge.settings import fields, parsers
 
 MAX_GLOB_CHARS = 512  # Servers choose the names of tools, which rules contain.
 
@@ -234,7 +234,7 @@ def _number(value: Json, place: str) -> Json:
 
 _TESTS: Mapping[Test, fields.Parse] = {
     "is": _scalar, "in": _options, "glob": _globs,
-    "under": fields.several(fields.of(lexical.root, str)), "lt": _number, "le": _number,
+    "under": fields.several(fields.of(parsers.normal_root, str)), "lt": _number, "le": _number,
     "gt": _number, "ge": _number, "present": fields.flag,
 }  # fmt: skip
 
@@ -285,13 +285,15 @@ def _rules(value: Json, place: str) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def _check_names(named: Iterable[tuple[str, str]]) -> None:
+def _check_names(named: Iterable[tuple[str, str]]) -> Mapping[str, str]:
+    """Return the place of each name. Raises if two places have one name."""
     seen: dict[str, str] = {}
     for name, place in named:
         if name in seen:
             other = seen[name].rpartition(" ")[2]
             fields.fail(f"{place}.name", f"is {name!r}, like the name of {other}; choose another")
         seen[name] = place
+    return seen
 
 
 def _check_reach(rules: Sequence[Rule]) -> None:
@@ -414,10 +416,10 @@ LETHAL = FlowRule(
 
 
 def _flows(value: Json, place: str) -> tuple[FlowRule, ...]:
-    found = [(_flow(item, where), where) for item, where in fields.tables(value, place)]
-    _check_names([(rule.name, where) for rule, where in found])
-    flows = tuple(rule for rule, _ in found)
-    return flows if LETHAL.name in {rule.name for rule in flows} else (*flows, LETHAL)
+    places = fields.tables(value, place)
+    flows = {where: _flow(item, where) for item, where in places}
+    names = _check_names((rule.name, where) for where, rule in flows.items())
+    return tuple(flows.values()) if LETHAL.name in names else (*flows.values(), LETHAL)
 
 
 def _flow(value: Json, place: str) -> FlowRule:
@@ -545,13 +547,13 @@ def _check_labels(spec: PolicySpec, place: str) -> None:
         for labels in (server.labels, *(tool.labels for tool in server.tools))
         for label in labels
     }
-    used = {label for rule in spec.flows for label in rule.after | rule.to}
-    for label in sorted(carried.keys() - used - set(LABELS)):
-        near = fields.nearest(label, {*used, *LABELS})
-        fields.fail(carried[label], f"has the label {label!r}, which no flow rule names{near}")
-    for label in sorted(used - carried.keys() - set(LABELS)):
-        name = next(rule.name for rule in spec.flows if label in rule.after | rule.to)
-        near = fields.nearest(label, {*carried, *LABELS})
-        fields.fail(
-            f"{place}.flow", f"has, in {name!r}, the label {label!r}, which no server has{near}"
-        )
+    used = {label: rule.name for rule in reversed(spec.flows) for label in rule.after | rule.to}
+    for label in sorted((carried.keys() ^ used.keys()) - set(LABELS)):
+        if label in carried:
+            where, others = carried[label], used
+            problem = f"has the label {label!r}, which no flow rule names"
+        else:
+            where, others = f"{place}.flow", carried
+            problem = f"has, in {used[label]!r}, the label {label!r}, which no server has"
+        near = parsers.nearest(label, {*others, *LABELS})
+        fields.fail(where, f"{problem} (did you mean {near}?)" if near else problem)
