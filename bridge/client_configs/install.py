@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from bridge.client_configs.toml_text import TomlText
 from bridge.client_configs.writers import Target, Writer, readable
 from bridge.client_configs.yaml_text import YamlText
 from bridge.discovery.dialect import Format
-from bridge.discovery.documents import decode, size_limit
+from bridge.discovery.documents import decode, list_of, size_limit
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import read_regular
 from bridge.discovery.locations import Machine
@@ -135,7 +135,7 @@ def plan_install(
         message = f"{target.path} has another server named {name}."
         raise UsageError(message, remedy="Choose a name: --name NAME.")
     value = entry_value(target, entry, name, second=second)
-    allowed, after = _allowed_servers(document, target), raw
+    allowed, after = list_of(lookup(document.decoded, _allowed_at(target))), raw
     add = bool(allowed) and name not in allowed
     if present.get(name) != value or add:
         document = document.with_entry(table, name, value)
@@ -169,7 +169,8 @@ def plan_uninstall(target: Target, name: str, raw: bytes | None, journal: Journa
     record = journal.install_of(target.path, name, raw)
     document = open_target(target, raw).without(target.table, name)
     # An empty list would allow every server, so the last name stays in it.
-    if rest := [each for each in _allowed_servers(document, target) if each != name]:
+    allowed = list_of(lookup(document.decoded, _allowed_at(target)))
+    if rest := [each for each in allowed if each != name]:
         outer, _, key = _allowed_at(target).rpartition(".")
         document = document.with_entry(tuple(outer.split(".")), key, cast("Any", rest))
     after = document.encode() if record is None else record.before
@@ -286,11 +287,6 @@ def open_target(target: Target, raw: bytes | None) -> Document:
 def _allowed_at(target: Target) -> str:
     """Return the dotted path of a file's list of allowed servers; empty if it has none."""
     return (target.location.dialect.gates or ("", ""))[0]
-
-
-def _allowed_servers(document: Document, target: Target) -> Sequence[object]:
-    listed = lookup(document.decoded, _allowed_at(target))
-    return listed if isinstance(listed, list) else ()
 
 
 def _refusal(target: Target, name: str, after: bytes | None, lists: Restrictions) -> str:

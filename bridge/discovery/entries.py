@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bridge.discovery.dialect import ALL_FIELDS, SPELLINGS, Dialect
-from bridge.discovery.documents import MalformedError, kind, parse_env_file
+from bridge.discovery.documents import MalformedError, kind, list_of, parse_env_file, table_of
 from bridge.discovery.fields import (
     EntryContext,
     FieldReader,
@@ -88,9 +88,8 @@ def read_entry(
 def unread_entry(name: str, value: object, key: str, context: EntryContext) -> SkippedServer:
     """Return an entry that this client does not start, or that only this client can start."""
     names: list[str] = []
-    for label, item in value.items() if isinstance(value, Mapping) else ():
-        members = item if isinstance(item, Mapping) and item else {}
-        names += [dotted_key(label, member) for member in members] or [dotted_key(label)]
+    for label, item in table_of(value).items():
+        names += [dotted_key(label, member) for member in table_of(item)] or [dotted_key(label)]
     source = Source(
         client=context.client,
         scope=context.scope,
@@ -112,7 +111,7 @@ def without_nulls(value: object, depth: int = 8) -> object:
 
 def looks_like_server(value: object) -> bool:
     known = (*SPELLINGS["command_keys"], *SPELLINGS["url_keys"])
-    return isinstance(value, Mapping) and first_used(value, known) is not None
+    return first_used(table_of(value), known) is not None
 
 
 def _foreign_spellings(entry: object, dialect: Dialect) -> Iterator[tuple[str, str]]:
@@ -257,7 +256,7 @@ def normalize(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, obj
             raise MalformedError(f"command cannot be split into words: {error}") from error
     if dialect.command_list and isinstance(command, list):
         listed = entry.get("args") if dialect.command_words else None
-        args = [*command[1:], *(listed if isinstance(listed, list) else ())]
+        args = [*command[1:], *list_of(listed)]
         return {**entry, "command": command[0] if command else "", "args": args}
     return entry
 

@@ -12,6 +12,7 @@ from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import MalformedError, kind
 from bridge.discovery.report import ConfigWarning, shown
 from bridge.discovery.variables import (
+    EMPTYING,
     SPELLED,
     Variables,
     expand,
@@ -88,7 +89,7 @@ class FieldReader:
             raise MalformedError(f"{label} {error}") from error
         for name in found.unset:
             left = f"{SPELLED[syntax].replace('%s', shown(name))} is left as written"
-            fate = "it becomes nothing" if found.emptied else left
+            fate = "it becomes nothing" if syntax in EMPTYING else left
             self.warn(label, f"the variable {shown(name)} is not set; {fate}")
         client = self.context.client
         for text, name in found.foreign if part else ():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.discovery.dialect import Dialect
-from bridge.discovery.documents import MalformedError
+from bridge.discovery.documents import MalformedError, table_of
 from bridge.discovery.files import read_own
 from bridge.discovery.parser import lookup
 from bridge.discovery.report import ConfigWarning
@@ -118,6 +118,6 @@ def with_surroundings(
 
 
 def _with_value(document: object, keys: list[str], value: object) -> Mapping[str, object]:
-    held = document if isinstance(document, Mapping) else {}
+    held = table_of(document)
     inner = value if len(keys) == 1 else _with_value(held.get(keys[0]), keys[1:], value)
     return {**held, keys[0]: inner}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from bridge.discovery.dialect import SPELLINGS, Dialect
-from bridge.discovery.documents import kind
+from bridge.discovery.documents import kind, list_of, table_of
 from bridge.discovery.entries import looks_like_server, read_entry, unread_entry
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, printable
@@ -99,8 +99,8 @@ def _with_inputs(
     parent = prefix.rpartition(".")[0]
     described = lookup(document, f"{parent}.inputs" if parent else "inputs")
     inputs: dict[str, str | None] = {}
-    for item in described if context.dialect.inputs and isinstance(described, list) else ():
-        if isinstance(item, Mapping) and isinstance(item.get("id"), str):
+    for item in map(table_of, list_of(described) if context.dialect.inputs else ()):
+        if isinstance(item.get("id"), str):
             default = item.get("default")
             inputs[item["id"]] = default if isinstance(default, str) else None
     variables = replace(context.variables, inputs=inputs, budget=InsertBudget())
@@ -112,7 +112,7 @@ def _named_entries(
 ) -> Iterator[tuple[str, str, object]]:
     if isinstance(table, list):
         for at, value in enumerate(table):
-            name = value.get("name") if isinstance(value, Mapping) else None
+            name = table_of(value).get("name")
             yield name if isinstance(name, str) else "", f"{prefix}[{at}]", value
         return
     for name, value in table.items():
@@ -133,7 +133,7 @@ def _off_reason(name: str, document: Mapping[str, object], dialect: Dialect) -> 
 def lookup(document: object, place: str) -> object:
     """Return the value at a dotted key; None if absent."""
     for part in place.split("."):
-        document = document.get(part) if isinstance(document, Mapping) else None
+        document = table_of(document).get(part)
     return document
 
 
@@ -141,9 +141,7 @@ def project_entries(
     document: object, projects: tuple[str, ...]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield key and object of these directories in Claude Code's state file."""
-    table = document.get(PROJECTS_KEY) if isinstance(document, Mapping) else None
-    if not isinstance(table, Mapping):
-        return
+    table = table_of(lookup(document, PROJECTS_KEY))
     # Claude Code writes forward slashes on every platform.
     named = {_forward_slashes(key): key for key in table}
     for directory in projects:

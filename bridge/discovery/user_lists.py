@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from bridge.discovery.clients import CLIENTS, MANAGED
 from bridge.discovery.dialect import Format, Location
-from bridge.discovery.documents import kind
+from bridge.discovery.documents import kind, list_of, table_of
 from bridge.discovery.files import FileReader, list_matching
 from bridge.discovery.locations import Machine, Places, fill
 from bridge.discovery.parser import PROJECTS_KEY, project_entries
@@ -67,11 +67,8 @@ class Approvals:
             if isinstance(value, list) and all(isinstance(item, str) for item in value):
                 names[key] = set(map(fold_name, value))
                 continue
-            reason = f"must be a list of server names, not {kind(value)}"
-            if isinstance(value, list):
-                reason = "must be a list of server names; it has members that are not strings"
             place = f"{prefix}.{key}" if prefix else key
-            yield ConfigWarning(path=path, key=place, reason=reason)
+            yield ConfigWarning(path=path, key=place, reason="must be a list of server names")
         for name in names[DISABLED_KEY]:
             self.rejected.setdefault(name, path)
         if may_approve:
@@ -84,11 +81,8 @@ def fold_name(name: str) -> str:
 
 
 def codex_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    projects = document.get("projects")
-    if not isinstance(projects, Mapping):
-        return False
-    entries = [projects.get(directory) for directory in directories]
-    levels = [entry.get("trust_level") for entry in entries if isinstance(entry, Mapping)]
+    projects = table_of(document.get("projects"))
+    levels = [table_of(projects.get(directory)).get("trust_level") for directory in directories]
     return "trusted" in levels and "untrusted" not in levels
 
 
@@ -234,9 +228,7 @@ class Restrictions:
 
 def _amp_matches(rule: Mapping[str, object], spec: ServerSpec) -> bool:
     """Return whether a rule matches a server. An unsupported pattern matches if it rejects."""
-    wanted = rule.get("matches")
-    if not isinstance(wanted, Mapping):
-        return False
+    wanted = table_of(rule.get("matches"))
     words = (spec.command, *spec.args) if spec.transport == "stdio" else ()
     texts = {"command": (spec.command, " ".join(words)), "args": (" ".join(spec.args),)}
     texts = texts if words else {"url": (spec.url,)}
@@ -252,13 +244,12 @@ def _amp_matches(rule: Mapping[str, object], spec: ServerSpec) -> bool:
 
 
 def _names(listed: object) -> tuple[str, ...]:
-    items = listed if isinstance(listed, list) else ()
-    return tuple(each for each in items if isinstance(each, str))
+    return tuple(each for each in list_of(listed) if isinstance(each, str))
 
 
 def _parse_listed(item: object, *, path: str, managed: bool) -> ListedServer | None:
     keys = ("serverName", "serverCommand", "serverUrl")
-    given = [(key, item[key]) for key in keys if key in item] if isinstance(item, Mapping) else []
+    given = [(key, table_of(item)[key]) for key in keys if key in table_of(item)]
     listed = partial(ListedServer, path=path, managed=managed)
     match given:
         case [("serverName", str() as name)] if name:
@@ -432,7 +423,7 @@ def read_restrictions(
     _add_disabled_servers(limits, reader, limiting)
     for path in fill(_GEMINI_SWITCHES, places):
         for name, switch in (reader.document(path, _GEMINI_FORMAT) or {}).items():
-            if isinstance(switch, Mapping) and switch.get("enabled") is False:
+            if table_of(switch).get("enabled") is False:
                 limits.off[GEMINI][_fold(name)] = printable(str(path))
     return limits
 
@@ -442,15 +433,12 @@ def _add_disabled_servers(
 ) -> None:
     off, only = limits.off, limits.only
     for path in limiting.get(AMP, ()):
-        rules = (reader.document(path, "jsonc") or {}).get(AMP_KEY)
-        items = rules if isinstance(rules, list) else ()
-        limits.amp += [(each, printable(str(path))) for each in items if isinstance(each, Mapping)]
+        rules = list_of(table_of(reader.document(path, "jsonc")).get(AMP_KEY))
+        limits.amp += [(table_of(each), printable(str(path))) for each in rules]
     for source, paths in limiting.items():
         off[source], only[source] = {}, []
         for path in paths:
-            lists = (reader.document(path, _GEMINI_FORMAT) or {}).get("mcp")
-            if not isinstance(lists, Mapping):
-                continue
+            lists = table_of(table_of(reader.document(path, _GEMINI_FORMAT)).get("mcp"))
             by = f"mcp.excluded in {printable(str(path))}"
             off[source] |= {_fold(name): by for name in _names(lists.get("excluded"))}
             # Like Gemini CLI: an empty list is ignored; every other list must have the name.

@@ -1,8 +1,7 @@
 """Expands variables in configurations, in each client's own syntax: pure.
 
-Another client's syntax is plain text, and reported. Inserted values are not expanded again. An
-unset variable becomes empty in `vscode`, `cursor`, `opencode` and `posix`. Otherwise it stays as
-written. As in Claude Code 2.1, an empty variable counts as set then.
+Another client's syntax is plain text, and reported. Inserted values are not expanded again. As in
+Claude Code 2.1, an empty variable counts as set where an unset one stays as written.
 """
 
 from __future__ import annotations
@@ -70,6 +69,9 @@ SPELLED: Mapping[Syntax, str] = {
 }
 """Each syntax's notation of an environment variable."""
 
+EMPTYING = frozenset({"vscode", "cursor", "opencode", "posix"})
+"""Syntaxes in which an unset variable becomes empty rather than staying as written."""
+
 _BARE = re.compile(r"\$(?P<env>[A-Za-z_][A-Za-z0-9_]*)")
 _NONE = re.compile(r"(?!)")
 
@@ -119,13 +121,11 @@ class Expanded:
     Attributes:
         unset: Names of unset variables without a default.
         foreign: Variables in another client's syntax, and their names if known.
-        emptied: Whether unset variables became empty rather than staying as written.
     """
 
     text: str = field(repr=False)
     unset: tuple[str, ...] = ()
     foreign: tuple[tuple[str, str], ...] = ()
-    emptied: bool = False
 
 
 def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expanded:
@@ -138,7 +138,6 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         return Expanded(text=text)
     pattern = _PATTERNS.get(syntax, _NONE)
     unset: dict[str, None] = {}
-    emptied = syntax in {"vscode", "cursor", "opencode", "posix"}
     places = {
         "userHome": variables.home,
         "workspaceFolderBasename": Path(variables.workspace).name,
@@ -166,7 +165,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         if default is not None:
             return str(default)
         unset[name] = None
-        return "" if emptied else match[0]
+        return "" if syntax in EMPTYING else match[0]
 
     def insert(match: re.Match[str]) -> str:
         return variables.budget.take(value(match))
@@ -186,7 +185,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     }
     found = pattern.sub(insert, text[:end])
     found += _BARE.sub(insert, text[end:]) if syntax in {"shell", "posix", "qwen"} else text[end:]
-    return Expanded(text=found, unset=tuple(unset), foreign=tuple(foreign.items()), emptied=emptied)
+    return Expanded(text=found, unset=tuple(unset), foreign=tuple(foreign.items()))
 
 
 def missing_inputs(
