@@ -50,7 +50,7 @@ async def with_moves(
         kept=MovedServers(moved_dir(settings.environ)),
         logged_in=lambda spec: logins.path(key_of(spec)).exists(),
     )
-    read = {row.id for row in locations_read(settings.sources, machine.context.platform)}
+    read = {row.id for row in locations_read(machine.context)}
     changes: list[Change] = []
     for target in {each.target.writer.id: each.target for each in planned}.values():
         if target.location.id not in read:

@@ -329,7 +329,8 @@ def with_own_commands(change: Change, machine: Machine) -> Change:
 
 def listing_command(writer: Writer, machine: Machine) -> tuple[str, ...]:
     program = machine.program(writer.program)
-    return (program, *writer.listing) if program and writer.listing else ()
+    arguments = writer.command.split()[1:]
+    return (program, *arguments) if program and arguments else ()
 
 
 async def run_own(argv: tuple[str, ...], machine: Machine) -> str:

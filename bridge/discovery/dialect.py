@@ -71,8 +71,7 @@ class Dialect:
         syntax: The syntax of variables.
         expanded: The fields with variables.
         call_timeouts, start_timeouts: Fields, strongest first, and their unit in seconds.
-        only_keys, without_keys: Lists of allowed and of denied tools; all that are present
-            count.
+        only_key, without_key: The fields that list the allowed and the denied tools.
         empty_only: Whether an empty list of allowed tools allows none rather than all.
         env_file: The field that names a file with further variables.
         env_names: The field that lists inherited variables.
@@ -113,8 +112,8 @@ class Dialect:
     start_timeouts: Mapping[str, float] = field(
         default_factory=lambda: {"startup_timeout_sec": SECOND}
     )
-    only_keys: tuple[str, ...] = ()
-    without_keys: tuple[str, ...] = ()
+    only_key: str = ""
+    without_key: str = ""
     empty_only: bool = True
     env_file: str = ""
     env_names: str = ""
@@ -218,7 +217,7 @@ WINDSURF = Dialect(
     url_keys=("serverUrl", "url"),
     type_keys=("type", "transport"),
     syntax="windsurf",
-    without_keys=("disabledTools",),
+    without_key="disabledTools",
 )
 """Windsurf and Devin, its new name."""
 
@@ -263,16 +262,14 @@ ROO = Dialect(
     scalars_as_text=False,
     syntax="roo",
     call_timeouts={"timeout": SECOND},
-    without_keys=("disabledTools",),
+    without_key="disabledTools",
 )
 
-KIRO = Dialect(
-    syntax="braces", expanded=frozenset({"env", "headers"}), without_keys=("disabledTools",)
-)
+KIRO = Dialect(syntax="braces", expanded=frozenset({"env", "headers"}), without_key="disabledTools")
 
 JUNIE = Dialect(syntax="")  # Also for Air.
 
-ANTIGRAVITY = Dialect(url_keys=("serverUrl", "url"), syntax="", without_keys=("disabledTools",))
+ANTIGRAVITY = Dialect(url_keys=("serverUrl", "url"), syntax="", without_key="disabledTools")
 
 CODEX = Dialect(
     server_keys=("mcp_servers",),
@@ -281,8 +278,8 @@ CODEX = Dialect(
     syntax="",
     call_timeouts={"tool_timeout_sec": SECOND},
     start_timeouts={"startup_timeout_sec": SECOND, "startup_timeout_ms": MILLISECOND},
-    only_keys=("enabled_tools",),
-    without_keys=("disabled_tools",),
+    only_key="enabled_tools",
+    without_key="disabled_tools",
     env_names="env_vars",
     bearer_env="bearer_token_env_var",
     env_headers="env_http_headers",
@@ -293,8 +290,8 @@ GEMINI = Dialect(
     url_keys=("httpUrl", "url"),
     url_transports={"httpUrl": "http"},
     syntax="shell",
-    only_keys=("includeTools",),
-    without_keys=("excludeTools",),
+    only_key="includeTools",
+    without_key="excludeTools",
     gates=("mcp.allowed", "mcp.excluded"),
 )
 
@@ -321,7 +318,7 @@ GOOSE = Dialect(
     foreign={"type": frozenset({"builtin", "platform", "frontend", "inline_python"})},
     syntax="",
     call_timeouts={"timeout": SECOND},
-    only_keys=("available_tools",),
+    only_key="available_tools",
     empty_only=False,
     env_names="env_keys",
     cwd_at="file",
@@ -331,17 +328,17 @@ AMAZON_Q = Dialect(
     scalars_as_text=False,
     syntax="env",
     expanded=frozenset({"env", "headers"}),
-    without_keys=("disabledTools",),
+    without_key="disabledTools",
 )
 
-COPILOT = Dialect(syntax="shell", expanded=frozenset({"env", "headers"}), only_keys=("tools",))
+COPILOT = Dialect(syntax="shell", expanded=frozenset({"env", "headers"}), only_key="tools")
 
 AMP = Dialect(
     server_keys=("amp.mcpServers",),
     flat_keys=True,
     syntax="braces",
     call_timeouts={},
-    only_keys=("includeTools",),
+    only_key="includeTools",
 )
 
 CRUSH = Dialect(
@@ -351,8 +348,8 @@ CRUSH = Dialect(
     syntax="posix",
     call_timeouts={},
     start_timeouts={"timeout": SECOND},
-    only_keys=("enabled_tools",),
-    without_keys=("disabled_tools",),
+    only_key="enabled_tools",
+    without_key="disabled_tools",
 )
 
 DROID = Dialect(
@@ -362,8 +359,8 @@ DROID = Dialect(
     syntax="braces",
     expanded=frozenset({"env", "headers"}),
     start_timeouts={"connectTimeout": MILLISECOND},
-    only_keys=("enabledTools",),
-    without_keys=("disabledTools",),
+    only_key="enabledTools",
+    without_key="disabledTools",
 )
 
 KIMI = Dialect(
@@ -372,8 +369,8 @@ KIMI = Dialect(
     syntax="",
     call_timeouts={"toolTimeoutMs": MILLISECOND},
     start_timeouts={"startupTimeoutMs": MILLISECOND},
-    only_keys=("enabledTools",),
-    without_keys=("disabledTools",),
+    only_key="enabledTools",
+    without_key="disabledTools",
     bearer_env="bearerTokenEnvVar",
 )
 
@@ -390,7 +387,7 @@ VIBE = Dialect(
     syntax="",
     call_timeouts={"tool_timeout_sec": SECOND},
     start_timeouts={"startup_timeout_sec": SECOND},
-    without_keys=("disabled_tools",),
+    without_key="disabled_tools",
     bearer_env="api_key_env",
 )
 

@@ -464,15 +464,10 @@ def _description(entry: Mapping[str, object], reader: FieldReader) -> str:
 def _tools(entry: Mapping[str, object], reader: FieldReader) -> ToolFilter:
     """Return the entry's filter of tools; `*` means all, as in Copilot."""
     dialect = reader.dialect
-    only: frozenset[str] | None = None
-    without: frozenset[str] = frozenset()
-    for label in dialect.only_keys:
-        if entry.get(label) is None:
-            continue
-        names = reader.names(entry[label], label)
-        if "*" not in names and (names or dialect.empty_only):
-            only = frozenset(names)
-    for label in dialect.without_keys:
-        if entry.get(label) is not None:
-            without |= frozenset(reader.names(entry[label], label))
-    return ToolFilter(only=only, without=without)
+    only, without = (
+        frozenset(reader.names(entry[label], label)) if label and label in entry else None
+        for label in (dialect.only_key, dialect.without_key)
+    )
+    if only is not None and ("*" in only or not (only or dialect.empty_only)):
+        only = None
+    return ToolFilter(only=only, without=without or frozenset())

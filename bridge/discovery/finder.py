@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
 from bridge.discovery.consents import Consent
-from bridge.discovery.dialect import Location, Platform
+from bridge.discovery.dialect import Location
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import (
     ABSENT,
@@ -27,7 +27,7 @@ from bridge.discovery.files import (
 )
 from bridge.discovery.locations import DiscoveryContext as DiscoveryContext
 from bridge.discovery.locations import Places, Project, fill, fill_with_origin, machine_of
-from bridge.discovery.moved import MANIFEST, MovedFile, read_moved, with_surroundings
+from bridge.discovery.moved import MANIFEST, MovedFile, read_moved
 from bridge.discovery.parser import MAX_SERVERS, Parsed, parse_document
 from bridge.discovery.plugins import extension_servers, plugin_servers
 from bridge.discovery.precedence import Rules, is_bridge, merge
@@ -202,7 +202,7 @@ class _Search:
 
     def _list_candidates(self) -> Iterator[_Candidate]:
         seen: set[tuple[Path, bool]] = set()
-        for location in locations_read(self.context.sources, self.context.platform):
+        for location in locations_read(self.context):
             for path, place in fill_all(location.template, self.places):
                 found: tuple[Path, ...] = (path,)
                 if path.name.startswith(ANY_NAME):
@@ -227,7 +227,7 @@ class _Search:
             above = above[: above.index(self.project.root) + 1]
         listed = [
             path.parent
-            for location in locations_read(self.context.sources, self.context.platform)
+            for location in locations_read(self.context)
             if ANY_NAME in location.template
             for path in fill(location.template.partition(ANY_NAME)[0] + ANY_NAME, self.places)
         ]
@@ -257,11 +257,10 @@ class _Search:
         own = [each for each in rows if each[0].holds == "servers" and not each[0].in_project]
         limiting = {id: [path for row, path in own if row.id == id] for id in (GEMINI, QWEN, AMP)}
         context, reader, machine = self.context, self.reader, self.machine
-        read = locations_read(context.sources, context.platform)
         return Rules(
             context=context,
             approvals=read_claude_approvals(reader, machine),
-            trusting_clients=trusting_clients(reader, machine, read),
+            trusting_clients=trusting_clients(reader, machine, locations_read(context)),
             restrictions=read_restrictions(reader, machine, managed, limiting),
         )
 
@@ -290,9 +289,9 @@ class _Search:
         if format == "by suffix":
             format = "toml" if path.suffix.lower() == ".toml" else "json"
         document = reader.document(path, format, in_project=location.in_project)
+        around = None
         if kept is not None:
-            entries = reader.document(kept.store, format)
-            document = entries and with_surroundings(entries, document, location.dialect)
+            around, document = document, reader.document(kept.store, format)
         if document is None:
             # Only the file that the user named has no source.
             if not location.id and kept is None and reader.is_absent(path):
@@ -314,7 +313,7 @@ class _Search:
             separator, cwd = self._separator, self.context.cwd
             document = extension_servers(document, path, reader, cwd=cwd, separator=separator)
         setting = self._entry_context(candidate, path, kept)
-        return parse_document(document, setting, self.project.keys, most)
+        return parse_document(document, setting, self.project.keys, most, around)
 
     def _entry_context(
         self, candidate: _Candidate, path: Path, kept: MovedFile | None = None
@@ -352,15 +351,11 @@ class _Search:
         return "\\" if self.context.platform == "win32" else "/"
 
 
-def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Location, ...]:
-    named = {name.removeprefix("-") for name in sources}
-    without = any(name.startswith("-") for name in sources)
-    return tuple(
-        row
-        for row in LOCATIONS
-        if platform in row.platforms
-        and (not row.id or not sources or (row.id in named) is not without)
-    )
+def locations_read(context: DiscoveryContext) -> tuple[Location, ...]:
+    named = {name.removeprefix("-") for name in context.sources}
+    without = any(name.startswith("-") for name in context.sources)
+    rows = (row for row in LOCATIONS if context.platform in row.platforms)
+    return tuple(row for row in rows if not (row.id and named) or (row.id in named) is not without)
 
 
 def _unknown_sources(sources: Iterable[str], place: str) -> Iterator[ConfigWarning]:

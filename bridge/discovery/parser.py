@@ -33,12 +33,16 @@ class Parsed:
 
 
 def parse_document(
-    document: object, file: EntryContext, projects: tuple[str, ...] = (), most: int = MAX_SERVERS
+    document: object,
+    file: EntryContext,
+    projects: tuple[str, ...] = (),
+    most: int = MAX_SERVERS,
+    around: object = None,
 ) -> Parsed:
     """Return at most `most` entries, and the warnings, of a decoded file.
 
     `projects` are this project's directories, strongest first, for a dialect with servers per
-    project.
+    project. `around` has the inputs and the on/off lists, if it is not the document itself.
     """
     warnings: list[ConfigWarning] = []
 
@@ -56,7 +60,7 @@ def parse_document(
         bare = "; nor a command or url" if file.dialect.bare_server else ""
         warn("", f"it has none of the keys that hold servers ({known}){bare}")
     for prefix, table in tables:
-        context = _with_inputs(file, document, prefix)
+        context = _with_inputs(file, around or document, prefix)
         if not isinstance(table, Mapping) and not (file.dialect.listed and isinstance(table, list)):
             wanted = "a list" if file.dialect.listed else "an object"
             warn(prefix, f"must be {wanted} of servers, not {kind(table)}")
@@ -65,7 +69,7 @@ def parse_document(
             if len(entries) >= most:
                 warn(prefix, f"only the first {MAX_SERVERS} servers are read")
                 break
-            off = _off_reason(name, document, file.dialect)
+            off = _off_reason(name, around or document, file.dialect)
             entry, said = read_entry(name, value, key=key, context=context, off=off)
             entries.append(entry)
             warnings.extend(said)
@@ -93,9 +97,7 @@ def _find_misplaced(document: Mapping[str, object], file: EntryContext) -> Itera
                 yield replace(unread_entry(name, value, key, file), reason=reason)
 
 
-def _with_inputs(
-    context: EntryContext, document: Mapping[str, object], prefix: str
-) -> EntryContext:
+def _with_inputs(context: EntryContext, document: object, prefix: str) -> EntryContext:
     parent = prefix.rpartition(".")[0]
     described = lookup(document, f"{parent}.inputs" if parent else "inputs")
     inputs: dict[str, str | None] = {}
@@ -119,7 +121,7 @@ def _named_entries(
         yield name, f"{prefix}.{dotted_key(name)}" if prefix else "", value
 
 
-def _off_reason(name: str, document: Mapping[str, object], dialect: Dialect) -> str:
+def _off_reason(name: str, document: object, dialect: Dialect) -> str:
     if dialect.gates is None:
         return ""
     allowed, excluded = (lookup(document, place) for place in dialect.gates)
