@@ -1,17 +1,18 @@
 """Finds every MCP server that this user has configured, and the file that defines it.
 
-Owns the I/O of discovery and the order of its steps. Never fails: unusable entries become
-`Discovery.skipped` or `Discovery.warnings`. Blocks.
+Owns the I/O of discovery, the order of its steps, and the detection of changes. Never fails:
+unusable entries become `Discovery.skipped` or `Discovery.warnings`. Blocks.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
 from bridge.discovery.consents import Consent
@@ -51,6 +52,7 @@ from bridge.discovery.user_lists import (
 from bridge.discovery.variables import Variables, no_file
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
 from bridge.model import ServerSpec
+from bridge.settings import parsers
 
 Stamp = tuple[str | Fingerprint, ...]
 
@@ -362,7 +364,98 @@ def _unknown_sources(sources: Iterable[str], place: str) -> Iterator[ConfigWarni
     for name in sources:
         bare = name.removeprefix("-")
         if bare not in SOURCE_IDS:
-            near = difflib.get_close_matches(bare, SOURCE_IDS, n=1)
-            guess = f"did you mean {near[0]}? " if near else ""
+            near = parsers.nearest(bare, SOURCE_IDS)
+            guess = f"did you mean {near}? " if near else ""
             reason = f'"{shown(bare)}" is no source; {guess}known are {", ".join(SOURCE_IDS)}'
             yield ConfigWarning(path=place, key="", reason=reason, own=True)
+
+
+class _Seen(NamedTuple):
+    """A stamp, and the state of the few paths that change with any path of its survey."""
+
+    stamp: Stamp
+    state: Stamp
+    nearest: tuple[Path, ...]
+    around: tuple[Path, ...]
+
+
+class Watch:
+    """Computes the stamp of `ConfigurationSurvey` in microseconds, mostly without a survey.
+
+    The stamp stays valid while no path of the survey, and no directory of a missing path, changes.
+    Only the identity of directories that delimit the project counts. After a change within the
+    last second the stamp is always computed again, since equal times may hide another change.
+    """
+
+    def __init__(self, context: DiscoveryContext) -> None:
+        self._context = context
+        # A single value, so that its parts match even if two threads survey at once.
+        self._seen: _Seen | None = None
+        self._references: tuple[Path, ...] = ()
+        self.surveys = 0
+
+    def add_references(self, references: tuple[Path, ...]) -> None:
+        if references != self._references:
+            self._references = references
+            self._seen = None
+
+    def stamp(self) -> Stamp:
+        seen = self._seen
+        if seen and seen.state and _state(seen.nearest, seen.around) == seen.state:
+            return seen.stamp
+        self.surveys += 1
+        found = survey(self._context)
+        paths = (*found.listed, *found.files, *self._references)
+        nearest = tuple(dict.fromkeys(map(_nearest, paths)))
+        # Before the stamp, so that the next comparison detects a change in between.
+        state = _state(nearest, found.around)
+        stamp = (*found.stamp(), *map(fingerprint, self._references))
+        self._seen = _Seen(stamp, state, nearest, found.around)
+        return stamp
+
+
+def watched_paths(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> tuple[Path, ...]:
+    """Return the directories to watch for changes, without their subdirectories.
+
+    Clients save a file by replacing it, which a watch on the file would miss. A missing directory
+    is replaced by its nearest existing parent. Link targets are included.
+    """
+    found: dict[Path, None] = {}
+    for path in (*survey(context).paths, *references):
+        for place in dict.fromkeys((path, Path(os.path.realpath(path)))):
+            directory = place
+            while not _is_directory(directory) and directory != directory.parent:
+                directory = directory.parent
+            found[directory] = None
+            if directory == place:
+                # A replaced directory changes its parent.
+                found[place.parent] = None
+    return tuple(found)
+
+
+def _state(paths: Iterable[Path], around: Iterable[Path]) -> Stamp:
+    """Return the state of paths; empty if it could hide another change."""
+    state = [*map(fingerprint, paths)]
+    # Some file systems store times in steps of a second.
+    recent = time.time_ns() - 1_000_000_000
+    if any(each[1] > recent for each in state):
+        return ()
+    return (*state, *map(_identity, around))
+
+
+def _nearest(path: Path) -> Path:
+    name = str(path)
+    # Strings, since Path's methods take ten times as long for hundreds of paths.
+    while not os.path.lexists(name) and name != os.path.dirname(name):  # noqa: PTH120
+        name = os.path.dirname(name)  # noqa: PTH120
+    return Path(name)
+
+
+def _is_directory(path: str | Path) -> bool:
+    # Unlike `Path.is_dir`, this never raises.
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def _identity(path: Path) -> Fingerprint:
+    found = fingerprint(path)
+    return (found[0], 0, 0, *found[3:5], 0) if _is_directory(path) else found

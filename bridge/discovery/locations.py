@@ -9,18 +9,16 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from bridge.discovery.consents import Consents
 from bridge.discovery.dialect import Platform
 from bridge.discovery.files import read_regular
 from bridge.model import Directory
+from bridge.settings.values import ProjectServers
 
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 
 Places = Mapping[str, tuple[Path, ...]]
-
-ProjectServers = Literal["all", "approved", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)

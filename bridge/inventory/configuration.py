@@ -14,9 +14,8 @@ from typing import Protocol
 
 from bridge.catalog.docs import instructions
 from bridge.catalog.entries import server_aliases
-from bridge.discovery.finder import Discovery, DiscoveryContext
+from bridge.discovery.finder import Discovery, DiscoveryContext, Watch
 from bridge.discovery.report import SkippedServer
-from bridge.discovery.watch import Watch
 from bridge.inventory.consents import ProjectConsents, consents_of
 from bridge.inventory.inventory import ToolInventory
 from bridge.inventory.project_servers import waiting_line

@@ -20,12 +20,10 @@ from bridge.errors import SettingsError
 from bridge.model import Json, ProtocolMode, ServerSettings
 from bridge.private_files import exposure, make_directory
 from bridge.settings import fields, parsers
-from bridge.settings.commands import CommandProfile as CommandProfile
 from bridge.settings.commands import parse_commands
 from bridge.settings.dependencies import Dependencies
 from bridge.settings.directories import engine_directories, parse_directories, resolve_directories
 from bridge.settings.kubernetes import Kubernetes
-from bridge.settings.parsers import parse_size as parse_size
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
 from bridge.settings.profiles import narrow as narrow
@@ -39,15 +37,10 @@ from bridge.settings.state import prepare_state as prepare_state
 from bridge.settings.state import runtime_dir as runtime_dir
 from bridge.settings.state import store_of as store_of
 from bridge.settings.values import SETTINGS as SETTINGS
-from bridge.settings.values import AuditMode as AuditMode
 from bridge.settings.values import GuardMode as GuardMode
-from bridge.settings.values import LogLevel as LogLevel
 from bridge.settings.values import OutputMode as OutputMode
-from bridge.settings.values import PreflightMode as PreflightMode
-from bridge.settings.values import ProjectServers as ProjectServers
 from bridge.settings.values import RecordPlace as RecordPlace
 from bridge.settings.values import Settings as Settings
-from bridge.settings.values import Switch as Switch
 
 FLAGS: Mapping[str, str] = {name: each["flag"] for name, each in SETTINGS.items() if each["flag"]}
 """The settings with a flag on every command, and the flag's help."""
