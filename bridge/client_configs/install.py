@@ -34,6 +34,7 @@ from bridge.discovery.report import SkippedServer, printable
 from bridge.discovery.user_lists import Restrictions
 from bridge.discovery.variables import Variables
 from bridge.errors import BridgeError, UneditableError, UsageError
+from bridge.model import Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,13 +292,9 @@ def _allowed_at(target: Target) -> str:
 
 def _refusal(target: Target, name: str, after: bytes | None, lists: Restrictions) -> str:
     """Return the reason why the client would not start the entry; empty if it would."""
-    context = EntryContext(
-        client=target.location.client,
-        scope=target.scope,
-        path=str(target.path),
-        dialect=target.location.dialect,
-        variables=Variables(environ={}),
-    )
+    client, path, dialect = target.location.client, str(target.path), target.location.dialect
+    source = Source(client=client, scope=target.scope, path=path, key="")
+    context = EntryContext(source=source, dialect=dialect, variables=Variables(environ={}))
     parsed = parse_document(decode(after or b"", target.location.format), context)
     spec = next((each for each in parsed.entries if each.name == name), None)
     if spec is None:

@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path, PurePath
 
 from bridge.atomic_files import exclusive_lock, replace_file
@@ -63,7 +62,12 @@ class Consents:
         Searches all directories; otherwise a changed file would count as new in the next directory.
         `APPEARED` if two bridges saw different definitions.
         """
-        found = self._digests.get((by, definition.path, definition.name), set())
+        place = (by, definition.path, definition.name)
+        found = {
+            each.definition.digest
+            for each in self.seen
+            if (each.by, each.definition.path, each.definition.name) == place
+        }
         return APPEARED if len(found) > 1 else next(iter(found), None)
 
     def is_first_look(self, directory: str, client: str) -> bool:
@@ -75,14 +79,6 @@ class Consents:
             return False
         places = (directory, *map(str, PurePath(directory).parents))
         return not any(look_record(place, client) in self.seen for place in places)
-
-    @cached_property
-    def _digests(self) -> dict[tuple[str, str, str], set[str]]:
-        found: dict[tuple[str, str, str], set[str]] = {}
-        for each in self.seen:
-            place = (each.by, each.definition.path, each.definition.name)
-            found.setdefault(place, set()).add(each.definition.digest)
-        return found
 
 
 def look_record(directory: str, client: str) -> Consent:

@@ -75,11 +75,11 @@ def read_entry(
         spec = _read_fields(name, normalize(entry, context.dialect), source, reader)
         spec = replace(spec, templates=reader.templates, written=written)
         for label, own in hints:
-            reader.warn(label, f"{context.client} does not read it; write {own}")
+            reader.warn(label, f"{context.source.client} does not read it; write {own}")
     except MalformedError as error:
         reason = str(error)
         for label, own in hints:
-            reason += f"; {label}: {context.client} does not read it, write {own}"
+            reason += f"; {label}: {context.source.client} does not read it, write {own}"
         reader.warn("", f"skipped: {reason}", reported=True)
         return SkippedServer(name=name, source=source, reason=reason), tuple(reader.warnings)
     return spec, tuple(reader.warnings)
@@ -90,14 +90,7 @@ def unread_entry(name: str, value: object, key: str, context: EntryContext) -> S
     names: list[str] = []
     for label, item in table_of(value).items():
         names += [dotted_key(label, member) for member in table_of(item)] or [dotted_key(label)]
-    source = Source(
-        client=context.client,
-        scope=context.scope,
-        path=context.path,
-        key=key,
-        moved_from=context.moved_from,
-        fields=tuple(names),
-    )
+    source = replace(context.source, key=key, fields=tuple(names))
     return SkippedServer(name=name, source=source, reason=ONLY_CLIENT, foreign=True)
 
 
@@ -136,13 +129,13 @@ def _wrong_kind(name: str, value: object, context: EntryContext, key: str) -> st
     if name not in ALL_FIELDS and name not in SPELLINGS["type_keys"]:
         return reason
     place = f"{key.rpartition('.')[0]}.NAME"
-    place = f"[{place}]" if context.path.endswith(".toml") else place
+    place = f"[{place}]" if context.source.path.endswith(".toml") else place
     return f"{reason}; it is a field of a server, which needs a name of its own: {place}"
 
 
 def _advise(entry: Mapping[str, object], reader: FieldReader) -> None:
     """Warn about a command that its client cannot start as written."""
-    dialect, client = reader.dialect, reader.context.client
+    dialect, client = reader.dialect, reader.context.source.client
     label = first_used(entry, dialect.command_keys)
     command = entry.get(label) if label else None
     if label is None or not isinstance(command, str) or dialect.command_words:
@@ -446,8 +439,8 @@ def _cwd(entry: Mapping[str, object], reader: FieldReader) -> str | None:
         return None
     variables = reader.context.variables
     at_file = reader.dialect.cwd_at == "file" or not variables.workspace
-    file = reader.context.moved_from or reader.context.path
-    start = str(Path(file).parent) if at_file else variables.workspace
+    source = reader.context.source
+    start = str(Path(source.moved_from or source.path).parent) if at_file else variables.workspace
     return directory(cwd, variables, start)
 
 

@@ -19,7 +19,7 @@ from bridge.discovery.variables import (
     input_variable,
     missing_inputs,
 )
-from bridge.model import OAuthHints
+from bridge.model import OAuthHints, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,18 +27,15 @@ class EntryContext:
     """An entry's file, and the values of variables in its fields.
 
     Attributes:
-        moved_from: The client's file if the entries were moved from there.
+        source: The file, without a place in it.
         may_open_files: Returns whether the bridge may open files that an entry of a project
             names, given the entry's name and text. None for the user's own files.
     """
 
-    client: str
-    scope: str
-    path: str
+    source: Source
     dialect: Dialect
     variables: Variables
     may_open_files: Callable[[str, str], bool] | None = None
-    moved_from: str = ""
 
 
 @dataclass
@@ -56,7 +53,7 @@ class FieldReader:
 
     def warn(self, label: str, reason: str, *, reported: bool = False) -> None:
         key = ".".join(part for part in (self.key, label) if part)
-        path = self.context.path
+        path = self.context.source.path
         self.warnings.append(ConfigWarning(path=path, key=key, reason=reason, reported=reported))
 
     def text(self, value: object, label: str, part: str, *, scalars: bool = False) -> str:
@@ -91,7 +88,7 @@ class FieldReader:
             left = f"{SPELLED[syntax].replace('%s', shown(name))} is left as written"
             fate = "it becomes nothing" if syntax in EMPTYING else left
             self.warn(label, f"the variable {shown(name)} is not set; {fate}")
-        client = self.context.client
+        client = self.context.source.client
         for text, name in found.foreign if part else ():
             own = SPELLED.get(syntax, "").replace("%s", name)
             advice = f"{client} writes {own}" if own else f"{client} expands no variables here"
@@ -106,7 +103,7 @@ class FieldReader:
             variables = " and ".join(shown(input_variable(name)) for name in missing)
             inputs, them = ("input", "it") if len(missing) == 1 else ("inputs", "them")
             raise MalformedError(
-                f"it needs the {inputs} {names}, for which {self.context.client} asks; set "
+                f"it needs the {inputs} {names}, for which {self.context.source.client} asks; set "
                 f"{variables} in the bridge's environment to give {them}"
             )
 

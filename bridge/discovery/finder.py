@@ -51,7 +51,7 @@ from bridge.discovery.user_lists import (
 )
 from bridge.discovery.variables import Variables, no_file
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
-from bridge.model import ServerSpec
+from bridge.model import ServerSpec, Source
 from bridge.settings import parsers
 
 Stamp = tuple[str | Fingerprint, ...]
@@ -339,10 +339,13 @@ class _Search:
             read=self.reader.reference if trusted else no_file,
         )
         return EntryContext(
-            client=location.client,
-            scope=location.scope,
-            path=str(path if kept is None else kept.store),
-            moved_from="" if kept is None else str(path),
+            source=Source(
+                client=location.client,
+                scope=location.scope,
+                path=str(path if kept is None else kept.store),
+                key="",
+                moved_from="" if kept is None else str(path),
+            ),
             dialect=location.dialect,
             variables=variables,
             may_open_files=may_open_files if asks else None,

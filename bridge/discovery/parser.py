@@ -47,7 +47,7 @@ def parse_document(
     warnings: list[ConfigWarning] = []
 
     def warn(key: str, reason: str) -> None:
-        warnings.append(ConfigWarning(path=file.path, key=key, reason=reason))
+        warnings.append(ConfigWarning(path=file.source.path, key=key, reason=reason))
 
     if not isinstance(document, Mapping):
         warn("", f"the file must hold an object, not {kind(document)}")
@@ -81,7 +81,7 @@ def parse_document(
 
 
 def _find_misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[SkippedServer]:
-    dialect, client = file.dialect, file.client
+    dialect, client = file.dialect, file.source.client
     for place in () if dialect.per_project else SPELLINGS["server_keys"]:
         table = document.get(place) or lookup(document, place)
         if place in dialect.server_keys or not isinstance(table, Mapping):
@@ -181,7 +181,7 @@ def _server_tables(
             table = {key: value for key, value in table.items() if key != taken[place]}
         yield place, table
     if not taken and dialect.bare_server and ("command" in document or "url" in document):
-        yield "", {PurePath(file.path).stem: document}
+        yield "", {PurePath(file.source.path).stem: document}
 
 
 def _forward_slashes(directory: str) -> str:

@@ -143,7 +143,6 @@ class Condition:
 
     Attributes:
         path: Keys from the outermost one; "*" means every item of a list or object.
-        test: The comparison.
         value: The operand: a text, number or boolean; a tuple of them for "in", of globs for
             "glob", of normal paths for "under".
         negated: Whether each value must fail the test.

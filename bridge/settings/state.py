@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from bridge.atomic_files import read_regular, replace_file
+from bridge.atomic_files import exclusive_lock, read_regular, replace_file
 from bridge.errors import SettingsError
 from bridge.private_files import exposure, make_directory
 from bridge.settings import fields, parsers
@@ -139,15 +139,9 @@ def http_token(settings: Settings) -> str:
     try:
         make_directory(path.parent)
         if not path.exists():
-            with suppress(FileExistsError):
-                descriptor, name = tempfile.mkstemp(dir=path.parent)
-                with os.fdopen(descriptor, "w") as file:
-                    file.write(secrets.token_urlsafe(32))
-                try:
-                    # Atomic, and fails if another bridge was faster.
-                    os.link(name, path)
-                finally:
-                    Path(name).unlink()
+            with exclusive_lock(path.with_name(f"{TOKEN_FILE}.lock"), seconds=30):
+                if not path.exists():
+                    replace_file(path, secrets.token_urlsafe(32).encode())
         require_private(path, "The token", "MCP_BRIDGE_STATE_DIR")
         if token := read_regular(path, 1000).decode("ascii", "replace").strip():
             return token
