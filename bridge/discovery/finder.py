@@ -32,16 +32,9 @@ from bridge.discovery.moved import MANIFEST, MovedFile, read_moved
 from bridge.discovery.parser import MAX_SERVERS, Parsed, parse_document
 from bridge.discovery.plugins import extension_servers, plugin_servers
 from bridge.discovery.precedence import Rules, is_bridge, merge
-from bridge.discovery.report import ConfigWarning as ConfigWarning
-from bridge.discovery.report import ProposedServer as ProposedServer
-from bridge.discovery.report import SkippedServer as SkippedServer
-from bridge.discovery.report import shown
+from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, shown
 from bridge.discovery.user_lists import (
-    AMP,
     ANY_NAME,
-    CLAUDE,
-    GEMINI,
-    QWEN,
     Restrictions,
     decision_files,
     is_in_project,
@@ -193,7 +186,6 @@ class _Search:
     def __init__(self, context: DiscoveryContext) -> None:
         self.context = context
         self.machine = machine_of(context)
-        self.project, self.places = self.machine.project, self.machine.places
         self.moved = read_moved(context.moved)
         self.warnings: list[ConfigWarning] = []
         self._candidates = list(self._list_candidates())
@@ -205,7 +197,7 @@ class _Search:
     def _list_candidates(self) -> Iterator[_Candidate]:
         seen: set[tuple[Path, bool]] = set()
         for location in locations_read(self.context):
-            for path, place in fill_all(location.template, self.places):
+            for path, place in fill_all(location.template, self.machine.places):
                 found: tuple[Path, ...] = (path,)
                 if path.name.startswith(ANY_NAME):
                     found, wrong = list_matching(path.parent, path.suffix)
@@ -225,20 +217,19 @@ class _Search:
     def survey(self) -> ConfigurationSurvey:
         cwd = self.context.cwd
         above = (cwd, *cwd.parents)
-        if self.project.root in above:
-            above = above[: above.index(self.project.root) + 1]
-        listed = [
-            path.parent
-            for location in locations_read(self.context)
-            if ANY_NAME in location.template
-            for path in fill(location.template.partition(ANY_NAME)[0] + ANY_NAME, self.places)
-        ]
+        if self.machine.project.root in above:
+            above = above[: above.index(self.machine.project.root) + 1]
+        templates = (row.template for row in locations_read(self.context))
+        patterns = (
+            each.partition(ANY_NAME)[0] + ANY_NAME for each in templates if ANY_NAME in each
+        )
+        listed = [path.parent for each in patterns for path in fill(each, self.machine.places)]
         files = dict.fromkeys(candidate.path for candidate in self._candidates)
-        files.update(dict.fromkeys((*decision_files(self.places), *self.moved.read)))
+        files.update(dict.fromkeys((*decision_files(self.machine.places), *self.moved.read)))
         files.update(dict.fromkeys(filter(None, map(_replacement, self._candidates))))
         around = (cwd, *(place / ".git" for place in above))
         return ConfigurationSurvey(
-            project=self.project,
+            project=self.machine.project,
             files=tuple(files),
             listed=tuple(listed),
             around=tuple(each for each in around if each not in listed),
@@ -254,16 +245,13 @@ class _Search:
                 # A user's file within the project belongs to the project.
                 row = replace(row, scope="project")
                 self._candidates[at] = replace(each, location=row)
-        rows = [(each.location, each.path) for each in self._candidates]
-        managed = [path for row, path in rows if (row.id, row.scope) == (CLAUDE, "managed")]
-        own = [each for each in rows if each[0].holds == "servers" and not each[0].in_project]
-        limiting = {id: [path for row, path in own if row.id == id] for id in (GEMINI, QWEN, AMP)}
         context, reader, machine = self.context, self.reader, self.machine
+        files = [(each.location, each.path) for each in self._candidates]
         return Rules(
             context=context,
             approvals=read_claude_approvals(reader, machine),
             trusting_clients=trusting_clients(reader, machine, locations_read(context)),
-            restrictions=read_restrictions(reader, machine, managed, limiting),
+            restrictions=read_restrictions(reader, machine, files),
         )
 
     def files(self) -> Iterator[tuple[Location, Parsed]]:
@@ -315,7 +303,7 @@ class _Search:
             separator, cwd = self._separator, self.context.cwd
             document = extension_servers(document, path, reader, cwd=cwd, separator=separator)
         setting = self._entry_context(candidate, path, kept)
-        return parse_document(document, setting, self.project.keys, most, around)
+        return parse_document(document, setting, self.machine.project.keys, most, around)
 
     def _entry_context(
         self, candidate: _Candidate, path: Path, kept: MovedFile | None = None
@@ -329,7 +317,7 @@ class _Search:
             definition = self.rules.definition(name, str(path), written)
             return not self.rules.refusal(definition, location)
 
-        here = candidate.place if location.in_project else self.project.root or context.cwd
+        here = candidate.place if location.in_project else self.machine.project.root or context.cwd
         variables = Variables(
             environ=context.environ,
             home=str(context.home),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
@@ -388,16 +388,11 @@ def trusting_clients(
 
 
 def read_restrictions(
-    reader: FileReader,
-    machine: Machine,
-    managed: Iterable[Path],
-    limiting: Mapping[str, Iterable[Path]],
+    reader: FileReader, machine: Machine, files: Sequence[tuple[Location, Path]]
 ) -> Restrictions:
     """Return the servers that Claude Code, Gemini CLI, Qwen Code and Amp forbid.
 
-    Args:
-        managed: Possible paths of the managed file of servers.
-        limiting: By source, the files of Gemini CLI, Qwen Code and Amp outside of projects.
+    `files` are all files that may hold servers.
     """
     limits, places = Restrictions(), machine.places
     folders = [folder for folder, only in MANAGED if machine.context.platform in only]
@@ -415,35 +410,35 @@ def read_restrictions(
                     reader.warnings += limits.add(document, path=str(each), managed=company)
                 elif company and not reader.is_absent(each):
                     limits.unreadable = limits.unreadable or str(each)
+    managed = [path for row, path in files if (row.id, row.scope) == (CLAUDE, "managed")]
     limits.exclusive = next((str(path) for path in managed if not reader.is_absent(path)), "")
     for path in fill(STATE_FILE, places):
         for _, state in project_entries(reader.document(path), machine.project.keys):
             by = f"{OFF_KEY} in {printable(str(path))}"
             limits.off.setdefault(CLAUDE, {}).update(dict.fromkeys(_names(state.get(OFF_KEY)), by))
-    _add_disabled_servers(limits, reader, limiting)
+    for row, path in files:
+        if row.id in (GEMINI, QWEN, AMP) and row.holds == "servers" and not row.in_project:
+            _add_disabled_servers(limits, reader, row.id, path)
     for path in fill(_GEMINI_SWITCHES, places):
         for name, switch in (reader.document(path, _GEMINI_FORMAT) or {}).items():
             if table_of(switch).get("enabled") is False:
-                limits.off[GEMINI][_fold(name)] = printable(str(path))
+                limits.off.setdefault(GEMINI, {})[_fold(name)] = printable(str(path))
     return limits
 
 
 def _add_disabled_servers(
-    limits: Restrictions, reader: FileReader, limiting: Mapping[str, Iterable[Path]]
+    limits: Restrictions, reader: FileReader, source: str, path: Path
 ) -> None:
-    off, only = limits.off, limits.only
-    for path in limiting.get(AMP, ()):
+    place = printable(str(path))
+    if source == AMP:
         rules = list_of(table_of(reader.document(path, "jsonc")).get(AMP_KEY))
-        limits.amp += [(table_of(each), printable(str(path))) for each in rules]
-    for source, paths in limiting.items():
-        off[source], only[source] = {}, []
-        for path in paths:
-            lists = table_of(table_of(reader.document(path, _GEMINI_FORMAT)).get("mcp"))
-            by = f"mcp.excluded in {printable(str(path))}"
-            off[source] |= {_fold(name): by for name in _names(lists.get("excluded"))}
-            # Like Gemini CLI: an empty list is ignored; every other list must have the name.
-            if allowed := frozenset(_names(lists.get("allowed"))):
-                only[source].append((allowed, f"mcp.allowed in {printable(str(path))}"))
+        limits.amp += [(table_of(each), place) for each in rules]
+    lists = table_of(table_of(reader.document(path, _GEMINI_FORMAT)).get("mcp"))
+    excluded = dict.fromkeys(map(_fold, _names(lists.get("excluded"))), f"mcp.excluded in {place}")
+    limits.off.setdefault(source, {}).update(excluded)
+    # Like Gemini CLI: an empty list is ignored; every other list must have the name.
+    if allowed := frozenset(_names(lists.get("allowed"))):
+        limits.only.setdefault(source, []).append((allowed, f"mcp.allowed in {place}"))
 
 
 def _fold(name: str) -> str:
