@@ -120,7 +120,12 @@ def merge(
                     case ServerSpec(), ServerSpec() if weaker.name == holder.name:
                         holders[holder.name], is_same = _with_weaker(holder, weaker)
                 if not is_same:
-                    skipped.append(_skip_shadowed(weaker, holder))
+                    reason = f"{SHADOWED}{where(holder.source.path, holder.source.key)}"
+                    if isinstance(holder, SkippedServer):
+                        reason += f"{UNUSED}{holder.reason}"
+                    skipped.append(
+                        SkippedServer(name=weaker.name, source=weaker.source, reason=reason)
+                    )
                 continue
             first_seen.extend(_first_seen(verdict, location, rules))
             if isinstance(verdict, ProposedServer):
@@ -191,14 +196,6 @@ def is_bridge(spec: ServerSpec) -> bool:
     if spec.transport == "stdio":
         return starts_bridge(spec.command, spec.args)
     return spec.name == OWN_NAME
-
-
-def _skip_shadowed(
-    entry: ServerSpec | SkippedServer, holder: ServerSpec | SkippedServer
-) -> SkippedServer:
-    unused = f"{UNUSED}{holder.reason}" if isinstance(holder, SkippedServer) else ""
-    reason = f"{SHADOWED}{where(holder.source.path, holder.source.key)}{unused}"
-    return SkippedServer(name=entry.name, source=entry.source, reason=reason)
 
 
 def _spell(name: str) -> str:

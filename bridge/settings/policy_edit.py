@@ -203,13 +203,8 @@ def rule_lines(rule: Mapping[str, Json], comment: str = "") -> list[str]:
 
 
 def _escape(text: str) -> str:
-    found: list[str] = []
-    for character in text:
-        code = ord(character)
-        if unicodedata.category(character) in _HIDDEN:
-            character = f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-        found.append(character)
-    return "".join(found)
+    codes = {ord(each) for each in text if unicodedata.category(each) in _HIDDEN}
+    return text.translate({n: f"\\u{n:04x}" if n <= 0xFFFF else f"\\U{n:08x}" for n in codes})
 
 
 def toml_key(key: str) -> str:
