@@ -101,11 +101,8 @@ class FieldReader:
         if missing:
             names = " and ".join(f'"{shown(name)}"' for name in missing)
             variables = " and ".join(shown(input_variable(name)) for name in missing)
-            inputs, them = ("input", "it") if len(missing) == 1 else ("inputs", "them")
-            raise MalformedError(
-                f"it needs the {inputs} {names}, for which {self.context.source.client} asks; set "
-                f"{variables} in the bridge's environment to give {them}"
-            )
+            asks = f"{self.context.source.client} asks for the input {names}"
+            raise MalformedError(f"{asks}; set {variables} in the bridge's environment")
 
     def texts(self, value: object, label: str, part: str) -> tuple[str, ...]:
         if not isinstance(value, list):
@@ -142,13 +139,9 @@ class FieldReader:
                 # Bound before the conversion: an integer may exceed any float.
                 bounded = min(number, round(7 * 24 * 3600 / unit))  # One week.
                 return float(bounded) if unit == 1 else float(bounded) / round(1 / unit)
-            self.warn(
-                label,
-                f"ignored: it is in milliseconds and must be a number of at least {least}"
-                if least
-                else f"ignored: it must be a number of {'milli' if unit < 1 else ''}seconds "
-                "greater than 0",
-            )
+            wanted = f"a number of {'milli' if unit < 1 else ''}seconds"
+            limit = f"at least {least}" if least else "greater than 0"
+            self.warn(label, f"ignored: it must be {wanted}, {limit}")
         return None
 
 

@@ -155,12 +155,11 @@ class Condition:
 
 
 def _parse_when(value: Json, place: str) -> tuple[Condition, ...]:
-    places = {key: fields.below(place, key) for key in fields.table(value, place)}
-    return tuple(
-        condition
-        for key, where in places.items()
-        for condition in _conditions(_path(key, where), value[key], where)
-    )
+    found: list[Condition] = []
+    for key, wanted in fields.table(value, place).items():
+        where = fields.below(place, key)
+        found += _conditions(_path(key, where), wanted, where)
+    return tuple(found)
 
 
 def _path(key: str, place: str) -> tuple[str, ...]:
@@ -195,14 +194,10 @@ def _conditions(
             continue
         if name not in _TESTS:
             known = parsers.suggestion(name, (*_TESTS, _NOT))
-            # `fail` appends the third dot.
-            problem = (
-                f'is no test of an argument. {known} A path with dots needs quotes: "a.b" = ..'
-            )
-            fields.fail(where, problem)
-        test = cast("Test", name)
-        parsed = _TESTS[test](value, where)
-        yield Condition(path=path, test=test, value=parsed, negated=negated)
+            advice = 'A path with dots needs quotes, as in "a.b"'
+            fields.fail(where, f"is no test of an argument. {known} {advice}")
+        parsed = _TESTS[name](value, where)
+        yield Condition(path=path, test=cast("Test", name), value=parsed, negated=negated)
 
 
 def _scalar(value: Json, place: str, wanted: str = "a text, a number or a boolean") -> Json:
@@ -231,7 +226,7 @@ def _number(value: Json, place: str) -> Json:
     return _scalar(value, place, "a number")
 
 
-_TESTS: Mapping[Test, fields.Parse] = {
+_TESTS: Mapping[str, fields.Parse] = {
     "is": _scalar, "in": _options, "glob": _globs,
     "under": fields.several(fields.of(parsers.normal_root, str)), "lt": _number, "le": _number,
     "gt": _number, "ge": _number, "present": fields.flag,
