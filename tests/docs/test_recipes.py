@@ -114,8 +114,8 @@ RECIPES: dict[str, tuple[list[tuple[str, str, str]], list[str]]] = {
             ),
             (
                 "bridge/discovery/clients.py",
-                '    *_files("cursor", "user"',
-                '    *_files("probe", "user", "{home}/.probe/mcp.json"),\n',
+                '    _file("cursor", "{home}',
+                '    _file("probe", "{home}/.probe/mcp.json"),\n',
             ),
             ("bridge/client_configs/writers.py", '    _row("cursor"),', '    _row("probe"),\n'),
             (
