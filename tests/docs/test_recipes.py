@@ -72,7 +72,7 @@ def test_a_probe() -> None:
 RECIPES: dict[str, tuple[list[tuple[str, str, str]], list[str]]] = {
     "a setting": (
         [
-            ("bridge/settings/values.py", "        timeout: Seconds", "        probe: A word.\n"),
+            ("bridge/settings/values.py", "        timeout: Default", "        probe: A word.\n"),
             (
                 "bridge/settings/values.py",
                 "    timeout: float = declare",
