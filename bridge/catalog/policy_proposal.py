@@ -10,8 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bridge.catalog.search import words
 from bridge.model import Effect, Tool
-from bridge.settings import globs
-from bridge.settings.policy import EXFILTRATION, PRIVATE_DATA, UNTRUSTED_INPUT
+from bridge.settings.policy import (
+    EXFILTRATION,
+    MAX_GLOB_CHARS,
+    PRIVATE_DATA,
+    UNTRUSTED_INPUT,
+    literal,
+)
 from bridge.settings.policy_edit import toml_key, toml_value
 from bridge.text import one_line, valid_text
 
@@ -145,7 +150,7 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
 
 
 def _key(name: str) -> str:
-    return toml_key(globs.literal(name))
+    return toml_key(literal(name))
 
 
 def _format_list(labels: Iterable[str]) -> str:
@@ -225,5 +230,5 @@ def _shown(name: str) -> str:
 
 
 def _writable(name: str) -> bool:
-    short = 0 < len(globs.literal(name)) <= globs.MAX_GLOB_CHARS
+    short = 0 < len(literal(name)) <= MAX_GLOB_CHARS
     return short and "\0" not in name and valid_text(name) == name

@@ -38,15 +38,14 @@ from bridge.client_configs.entry import (
 from bridge.client_configs.journal import Journal
 from bridge.client_configs.writers import (
     WRITERS,
-    Machine,
     Scope,
     Target,
     detect_targets,
-    machine_of,
     targets,
     writer_for,
 )
 from bridge.discovery.finder import Discovery, discover
+from bridge.discovery.locations import Machine, machine_of
 from bridge.errors import BridgeError, UsageError
 from bridge.inventory.configuration import consents_of, context_for
 from bridge.settings import Settings, http_token

@@ -14,10 +14,11 @@ from bridge.client_configs.entry import is_bridge
 from bridge.client_configs.install import Change, open_target, read_target
 from bridge.client_configs.journal import Journal, MovedServers
 from bridge.client_configs.move import Mover, move_only, tables_of, with_move, with_restore
-from bridge.client_configs.writers import Machine, Scope, Target, targets, writer_for
+from bridge.client_configs.writers import Scope, Target, targets, writer_for
 from bridge.discovery.documents import size_limit
 from bridge.discovery.files import read_regular
 from bridge.discovery.finder import locations_read
+from bridge.discovery.locations import Machine
 from bridge.errors import UsageError
 from bridge.inventory.configuration import consents_of
 from bridge.inventory.inventory import ToolCache
@@ -48,7 +49,7 @@ async def with_moves(
         kept=MovedServers(moved_dir(settings.environ)),
         logged_in=lambda spec: logins.path(key_of(spec)).exists(),
     )
-    read = {row.id for row in locations_read(settings.sources, machine.context.platform)}
+    read = {row.id for row in locations_read(machine.context)}
     changes: list[Change] = []
     for target in {each.target.writer.id: each.target for each in planned}.values():
         if target.location.id not in read:

@@ -46,8 +46,7 @@ from bridge.gate.policy import (
 from bridge.gate.question import because
 from bridge.model import Action, Effect, Finding, Json, Tool, short_digest
 from bridge.settings import Settings, parsers, store_of
-from bridge.settings.globs import any_matcher, literal, matcher
-from bridge.settings.policy import FlowRule, PolicySpec
+from bridge.settings.policy import FlowRule, PolicySpec, literal, matcher
 from bridge.settings.policy_edit import append_policy, rule_for, toml_value
 from bridge.text import clip, counted
 
@@ -99,7 +98,7 @@ async def explain(
     final = strictest(base, asked)
     # These decide if an earlier call of the run has read what they name.
     rules = policy.spec.flows if policy.spec.present else ()
-    flows = [rule for rule in rules if any_matcher(rule.to_servers)(name) or rule.to & base.labels]
+    flows = [rule for rule in rules if matcher(*rule.to_servers)(name) or rule.to & base.labels]
     steps = policy.explain(call, effect)
     if as_json:
         document = {

@@ -31,7 +31,7 @@ from bridge.upstream.token_store import TokenStore
 
 _STATE = (
     *("audit", "blobs", "clients", "logins", "logs", "packages", "rootfs", "run", "runs", "skills"),
-    *("http-token", "policy-in-force.json", "project-servers.json", "sandbox-*.json", "store.db*"),
+    *("http-token*", "policy-in-force.json", "project-servers.json", "sandbox-*.json", "store.db*"),
 )
 """The bridge's files in a state directory that may be shared, because it has another name."""
 

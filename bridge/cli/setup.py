@@ -23,7 +23,8 @@ from bridge.cli.options import DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import open_engine, visible, waiting, write_err_line, write_out, write_prose
 from bridge.cli.terminal import Person
 from bridge.client_configs.entry import own_entry
-from bridge.client_configs.writers import Machine, Scope, Target, detect_targets, writer_for
+from bridge.client_configs.writers import Scope, Target, detect_targets, writer_for
+from bridge.discovery.locations import Machine
 from bridge.errors import BridgeError, UsageError
 from bridge.inventory.configuration import consents_of
 from bridge.sandbox.backend import Probe

@@ -75,11 +75,8 @@ class Document(ABC):
     def open(cls, raw: bytes, format: Format, *, listed: bool = False, path: str = "") -> Self:
         """Parse a file's content; empty content becomes an empty document.
 
-        Args:
-            listed: Whether a table is a list of entries that hold their name.
-
-        Raises:
-            UneditableError: The content is malformed or too large.
+        If `listed`, a table is a list of entries that hold their name. Raises an `UneditableError`
+        if the content is malformed or too large.
         """
         if len(raw) > size_limit(format):
             raise UneditableError(f"it is larger than {size_limit(format):,} bytes", path=path)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from bridge.client_configs.writers import Target
 from bridge.discovery.dialect import Dialect
-from bridge.discovery.documents import MalformedError
+from bridge.discovery.documents import MalformedError, list_of, table_of
 from bridge.discovery.entries import normalize
 from bridge.discovery.fields import first_used
 from bridge.discovery.self_reference import OWN_NAME, starts_bridge
@@ -138,16 +138,16 @@ def entry_value(target: Target, entry: Entry, name: str, *, second: bool) -> dic
 
 def command_line(value: object, dialect: Dialect) -> tuple[str, ...]:
     try:
-        fields = normalize(value, dialect) if isinstance(value, Mapping) else {}
+        fields = normalize(table_of(value), dialect)
     except MalformedError:
         return ()
-    command, args = first_used(fields, dialect.command_keys), fields.get("args")
-    words = [fields[command] if command else None, *(args if isinstance(args, list) else ())]
+    command = first_used(fields, dialect.command_keys)
+    words = [fields[command] if command else None, *list_of(fields.get("args"))]
     return tuple(word for word in words if isinstance(word, str))
 
 
 def address(value: object, dialect: Dialect) -> str:
-    texts = [value.get(key) for key in dialect.url_keys] if isinstance(value, Mapping) else []
+    texts = [table_of(value).get(key) for key in dialect.url_keys]
     return next((text for text in texts if isinstance(text, str)), "")
 
 

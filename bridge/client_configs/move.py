@@ -17,8 +17,9 @@ from bridge.client_configs.document import Table
 from bridge.client_configs.entry import is_bridge
 from bridge.client_configs.install import Change, open_target
 from bridge.client_configs.journal import Journal, MovedServers
-from bridge.client_configs.writers import Machine, Target, readable
+from bridge.client_configs.writers import Target, readable
 from bridge.discovery.finder import Discovery
+from bridge.discovery.locations import Machine
 from bridge.discovery.moved import MovedEntry
 from bridge.discovery.precedence import SHADOWED, UNUSED
 from bridge.errors import BridgeError

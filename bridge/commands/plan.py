@@ -23,7 +23,7 @@ from bridge.sandbox.selection import is_engine, require_own_kernel
 from bridge.settings import Settings, home, private_places, trusted_places
 from bridge.settings.commands import CommandProfile
 from bridge.settings.directories import refusal
-from bridge.settings.time_zone import time_zone
+from bridge.settings.state import time_zone
 
 SHORTEST_SECRET = 4  # Characters; a shorter value would match everywhere.
 # A file may have a value of any size; redaction delays as much output.

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.model import Json, Tool
-from bridge.settings import globs, lexical
-from bridge.settings.policy import Condition
+from bridge.settings.parsers import holds_path, normal_path
+from bridge.settings.policy import Condition, matcher
 
 WORK = 20_000  # Values per decision, which take tens of milliseconds.
 CHARS_PER_WORK = 256  # Characters that take as long to compare as a value takes to find.
@@ -207,7 +207,7 @@ def judge_of(condition: Condition) -> Judge:
         case "in":
             return _one_of(wanted)
         case "glob":
-            return _on_texts(globs.any_matcher(wanted))
+            return _on_texts(matcher(*wanted))
         case "under":
             return _on_texts(_below(wanted))
         case "lt" | "le" | "gt" | "ge" as test:
@@ -239,10 +239,10 @@ def _on_texts(test: Callable[[str], bool | None]) -> Judge:
 
 def _below(roots: Sequence[str]) -> Callable[[str], bool | None]:
     def judge(text: str) -> bool | None:
-        path = lexical.normal(text)
+        path = normal_path(text)
         if path is None:
             return None
-        found = [lexical.holds(root, path) for root in roots]
+        found = [holds_path(root, path) for root in roots]
         if True in found:
             return True
         return None if None in found else False

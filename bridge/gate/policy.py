@@ -16,17 +16,18 @@ from typing import Literal, NamedTuple
 from bridge.gate.conditions import ConditionCheck, Work, is_short_text, texts_wanted
 from bridge.gate.pins import tool_digest
 from bridge.model import Action, Effect, Json, Provenance, Tool
-from bridge.settings.globs import Matcher, any_matcher, matcher
 from bridge.settings.policy import (
     EXFILTRATION,
     STRICTNESS,
     UNTRUSTED_INPUT,
     DefaultFor,
     FlowRule,
+    Matcher,
     PolicySpec,
     Rule,
     ServerPolicy,
     ToolPolicy,
+    matcher,
 )
 
 Mask = Callable[[Json, Json], Json]
@@ -137,8 +138,8 @@ class _CompiledRule:
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.title = f"rule '{rule.name}'"
-        self.servers = any_matcher(rule.servers)
-        self.tools = any_matcher(rule.tools)
+        self.servers = matcher(*rule.servers)
+        self.tools = matcher(*rule.tools)
         self.effects = rule.effects
         self.digest = rule.digest
         self.allows = rule.action == "allow"
@@ -334,11 +335,12 @@ class _CompiledFlowRule:
     def __init__(self, rule: FlowRule) -> None:
         self.rule = rule
         self.after = sorted(rule.after)
-        self.after_servers = any_matcher(rule.after_servers) if rule.after_servers else None
-        self.to_servers = any_matcher(rule.to_servers)
+        self.after_servers = matcher(*rule.after_servers) if rule.after_servers else None
+        self.to_servers = matcher(*rule.to_servers) if rule.to_servers else None
 
     def about(self, server: str, labels: frozenset[str]) -> bool:
-        return not self.rule.to.isdisjoint(labels) or self.to_servers(server)
+        named = self.to_servers is not None and self.to_servers(server)
+        return named or not self.rule.to.isdisjoint(labels)
 
     def begun(self, state: FlowState) -> bool:
         return state.read(self.after) and (

@@ -46,8 +46,7 @@ from bridge.gate.privacy_data import (
 )
 from bridge.gate.redaction import MARK, Redactor, as_json
 from bridge.model import Json, RunResult, Tool
-from bridge.settings.globs import any_matcher
-from bridge.settings.policy import Privacy
+from bridge.settings.policy import Privacy, matcher
 
 MAX_VALUES = 100_000
 """Tokens of one owner, since a server can return any number of addresses. The least recently used
@@ -354,8 +353,8 @@ class Vault:
         self._privacy = privacy or Privacy()
         self._kept = kept if kept is not None else Kept()
         self._kinds = frozenset(self._privacy.detect)
-        self._hides = any_matcher(self._privacy.servers)
-        self._reveals = any_matcher(self._privacy.reveal_to)
+        self._hides = matcher(*self._privacy.servers)
+        self._reveals = matcher(*self._privacy.reveal_to)
         # The texts that the program itself wrote to each server.
         self._written: dict[str, set[tuple[Kind, str]]] = {}
 

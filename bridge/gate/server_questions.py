@@ -19,8 +19,7 @@ from bridge.gate.audit.log import RunAudit
 from bridge.gate.journal import canonical, digest
 from bridge.gate.question import form, one_line, safe_name
 from bridge.model import Action, Json
-from bridge.settings.globs import matcher
-from bridge.settings.policy import Asking, PolicySpec
+from bridge.settings.policy import Asking, PolicySpec, matcher
 from bridge.text import visible
 
 # Limits on a server's question.

@@ -37,8 +37,7 @@ from bridge.gate.server_questions import ServerQuestions
 from bridge.gate.server_starts import StartApprover, Starts
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult, Tool
 from bridge.settings import Settings, reload_policy, store_of
-from bridge.settings.globs import matcher
-from bridge.settings.policy import Budgets, PolicySpec
+from bridge.settings.policy import Budgets, PolicySpec, matcher
 from bridge.text import without_values
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ import anyio
 import anyio.to_thread
 from watchfiles import awatch
 
-from bridge.discovery.finder import DiscoveryContext, survey
-from bridge.discovery.watch import watched_paths
+from bridge.discovery.finder import DiscoveryContext, survey, watched_paths
 from bridge.event_loop import background_task
 
 logger = logging.getLogger(__name__)

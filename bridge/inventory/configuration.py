@@ -23,10 +23,9 @@ from bridge.catalog.docs import instructions
 from bridge.catalog.entries import server_aliases
 from bridge.discovery.consents import PERSON, Consent, ConsentFile, Consents
 from bridge.discovery.documents import MalformedError
-from bridge.discovery.finder import Discovery, DiscoveryContext, discover
+from bridge.discovery.finder import Discovery, DiscoveryContext, Watch, discover
 from bridge.discovery.precedence import NOT_APPROVED
 from bridge.discovery.report import ConfigWarning, Definition, ProposedServer, SkippedServer
-from bridge.discovery.watch import Watch
 from bridge.errors import ApprovalNeededError
 from bridge.gate.question import form, one_line, quote_text, safe_name, visible_lines
 from bridge.inventory.inventory import ToolCache, ToolInventory

@@ -23,7 +23,7 @@ from bridge.model import Json, Limits, Tool
 from bridge.sandbox.contents import recall
 from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
-from bridge.settings.time_zone import time_zone
+from bridge.settings.state import time_zone
 
 SKILLS_SERVER = "skills\0"
 """The server name of skills in the index, which no real server can have."""

@@ -27,7 +27,7 @@ from bridge.gate.redaction_shapes import (
     names_setting,
 )
 from bridge.model import Json, ServerSpec
-from bridge.settings.globs import any_matcher
+from bridge.settings.policy import matcher
 
 MAX_TOKENS = 8  # An authorization server may send tokens without end. Texts have earlier ones.
 
@@ -45,8 +45,8 @@ class Secrets:
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, names: Sequence[str] = ()) -> None:
-        self._named = any_matcher([name for name in names if name[0] != "-"])
-        self._public = any_matcher([name[1:] for name in names if name[0] == "-"])
+        self._named = matcher(*(name for name in names if name[0] != "-"))
+        self._public = matcher(*(name[1:] for name in names if name[0] == "-"))
         self.redactor = Redactor()
         self.changed: Callable[[], None] | None = None  # Called after the secrets have changed.
         environ = environ or {}

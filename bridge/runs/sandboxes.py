@@ -28,7 +28,7 @@ from bridge.sandbox.ownership import reap_leftovers
 from bridge.sandbox.pool import Acquire, PoolReport, Reservation, WarmPool, acquire_nothing
 from bridge.sessions.checkpoints import MAX_STATE_BYTES
 from bridge.settings import Settings
-from bridge.settings.time_zone import time_zone
+from bridge.settings.state import time_zone
 
 _DEFAULTS = Limits()
 

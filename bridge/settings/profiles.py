@@ -35,7 +35,6 @@ class ProfileSpec:
 
     Attributes:
         strict: Whether it is or extends "strict".
-        values: The values of settings as in the file.
     """
 
     strict: bool = False
@@ -70,8 +69,7 @@ _NARROWER: Mapping[str, Callable[[Any, Any], Any]] = {
 def narrow(settings: Settings, name: str) -> Settings:
     """Return the settings of a run with a profile: the narrower of both values for each setting.
 
-    Raises:
-        InvalidRequestError: The profile is unknown, or sets a value that all runs share.
+    Raises an `InvalidRequestError` if it is unknown or sets a value that all runs share.
     """
     if name not in settings.profiles:
         remedy = f"Pass one of: {', '.join(settings.profiles)}."

@@ -72,7 +72,7 @@ def test_a_probe() -> None:
 RECIPES: dict[str, tuple[list[tuple[str, str, str]], list[str]]] = {
     "a setting": (
         [
-            ("bridge/settings/values.py", "        timeout: Seconds", "        probe: A word.\n"),
+            ("bridge/settings/values.py", "        timeout: Default", "        probe: A word.\n"),
             (
                 "bridge/settings/values.py",
                 "    timeout: float = declare",
@@ -106,7 +106,7 @@ RECIPES: dict[str, tuple[list[tuple[str, str, str]], list[str]]] = {
     ),
     "a client's configuration format": (
         [
-            ("bridge/discovery/client_dialects.py", "VSCODE = ", "PROBE = Dialect()\n\n"),
+            ("bridge/discovery/dialect.py", "VSCODE = ", "PROBE = Dialect()\n\n"),
             (
                 "bridge/discovery/clients.py",
                 '    "vscode": (',
@@ -114,8 +114,8 @@ RECIPES: dict[str, tuple[list[tuple[str, str, str]], list[str]]] = {
             ),
             (
                 "bridge/discovery/clients.py",
-                '    *_files("cursor", "user"',
-                '    *_files("probe", "user", "{home}/.probe/mcp.json"),\n',
+                '    _file("cursor", "{home}',
+                '    _file("probe", "{home}/.probe/mcp.json"),\n',
             ),
             ("bridge/client_configs/writers.py", '    _row("cursor"),', '    _row("probe"),\n'),
             (

@@ -26,7 +26,6 @@ from bridge.gate.policy import CallFacts, Decision, Flow, FlowState, Policy
 from bridge.gate.question import question
 from bridge.gate.services import GateContext
 from bridge.model import CallCount, Json, Provenance, RetriedReads
-from bridge.settings.globs import any_matcher
 from bridge.settings.policy import (
     EXFILTRATION,
     LETHAL,
@@ -35,6 +34,7 @@ from bridge.settings.policy import (
     FlowRule,
     PolicySpec,
     ServerPolicy,
+    matcher,
 )
 from tests.audit_rig import records
 from tests.raised import raises_code
@@ -286,7 +286,7 @@ def test_a_thing_found_often_is_one_thing() -> None:
     assert state.add_provenance("memory 'a'", made)
     assert not state.add_provenance("memory 'a'", made)
     assert not state.add_provenance("memory 'b'", made)
-    assert state.list_causes(LABELS, any_matcher(("crm",))) == ("memory 'a'", "memory 'b'")
+    assert state.list_causes(LABELS, matcher("crm")) == ("memory 'a'", "memory 'b'")
 
 
 async def test_it_is_on_record_once_that_something_came(tmp_path: Path) -> None:

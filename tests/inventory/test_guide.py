@@ -14,7 +14,8 @@ from bridge.inventory.inventory import ToolInventory
 from bridge.model import RunRequest, Tool
 from bridge.runs import Engine
 from bridge.sandbox.contents import Contents, remember
-from bridge.settings import PreflightMode, Settings
+from bridge.settings import Settings
+from bridge.settings.values import PreflightMode
 from bridge.text import count_tokens
 from tests.catalog.nasty_servers import server_entries
 from tests.engine_rig import ListFinder, engine_on, workshop
