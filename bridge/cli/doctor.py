@@ -27,8 +27,7 @@ from bridge.inventory.configuration import context_for
 from bridge.inventory.consents import consents_of
 from bridge.model import MEBIBYTE, Directory
 from bridge.private_files import make_directory
-from bridge.sandbox.backend import Probe
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import Probe, limits_for
 from bridge.sandbox.selection import probe_all
 from bridge.settings import Settings, packages_dir, store_of
 from bridge.text import counted

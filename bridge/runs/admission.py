@@ -24,8 +24,8 @@ from bridge.model import Limits, RunRequest, RunResult, Tool
 from bridge.runs.checks import Check, Reading, add_findings, by_size, read, refusal_result
 from bridge.runs.execution import Parts, PreparedRun
 from bridge.runs.input_files import resolve_files
+from bridge.sandbox.backend import limits_for
 from bridge.sandbox.contents import recall
-from bridge.sandbox.limits import limits_for
 from bridge.sessions import Sessions
 from bridge.settings import Settings, narrow
 

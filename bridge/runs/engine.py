@@ -29,10 +29,9 @@ from bridge.runs.records import RunRecord, RunRecords
 from bridge.runs.runner import Runner
 from bridge.runs.sandboxes import Sandboxes
 from bridge.runs.suspended_runs import MAX_WAITING, SuspendedRuns
-from bridge.sandbox.backend import Backend
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import Backend, limits_for
+from bridge.sandbox.pool import RunQueue, default_runs, usable_memory
 from bridge.sandbox.process.host import usable_cpus
-from bridge.sandbox.run_queue import RunQueue, default_runs, usable_memory
 from bridge.saved_functions.skills import Skills
 from bridge.sessions import Sessions
 from bridge.settings import Settings, store_of

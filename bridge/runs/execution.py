@@ -44,9 +44,8 @@ from bridge.runs.kept_outputs import KeptOutputs
 from bridge.runs.program import Facts, Program
 from bridge.runs.ready_sandbox import ReadySandbox
 from bridge.runs.sandboxes import Sandboxes
-from bridge.sandbox.backend import DistantSandbox
+from bridge.sandbox.backend import DistantSandbox, guest_limits
 from bridge.sandbox.failure import Verdict, classify
-from bridge.sandbox.layers import guest_limits
 from bridge.sandbox.pool import Reservation
 from bridge.saved_functions.requests import KeptRequests
 from bridge.saved_functions.skills import Skills, SkillUse

@@ -26,7 +26,7 @@ from bridge.runs.admission import Admission
 from bridge.runs.checks import add_findings, refusal_result
 from bridge.runs.execution import Parts, Place, PreparedRun, execute
 from bridge.runs.records import RunRecord, RunRecords
-from bridge.sandbox.run_queue import RunQueue
+from bridge.sandbox.pool import RunQueue
 from bridge.sessions import Sessions, Turn
 from bridge.upstream.client_features import on_behalf_of
 

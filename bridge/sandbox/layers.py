@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from bridge.errors import LaunchError, SandboxError
-from bridge.model import HostKernel, Isolation, Limits
-from bridge.sandbox.backend import TMP
-from bridge.sandbox.binds import READ_ONLY
+from bridge.model import HostKernel, Isolation
+from bridge.sandbox.backend import READ_ONLY, TMP
 
 OWN_KERNEL = "own-kernel"  # The layer's name.
 
@@ -235,19 +234,6 @@ def of_command(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
     seen = {**facts, "mounts": mounts}
     require_mandatory_layers(isolation, seen)
     return verify_isolation(isolation, seen)
-
-
-def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:
-    """Return the limits that the guest must set, because the backend does not."""
-    wanted: dict[str, int] = {}
-    if not {"memory-limit", "memory-watch"} & set(isolation.layers):
-        wanted["data_bytes"] = limits.memory_bytes
-    if "pids-limit" not in isolation.layers:
-        # The kernel counts them per user id, which several sandboxes share.
-        wanted["processes"] = limits.pids * 4
-    if "ulimits" not in isolation.layers:
-        wanted["open_files"] = limits.open_files
-    return wanted
 
 
 MANDATORY = (

@@ -17,9 +17,8 @@ from typing import Any
 import anyio.to_thread
 
 from bridge.errors import BridgeError, LaunchError, SandboxError, SettingsError
-from bridge.sandbox.backend import Backend, Probe
+from bridge.sandbox.backend import Backend, Probe, limits_for
 from bridge.sandbox.contents import remember
-from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile

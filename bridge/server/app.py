@@ -17,7 +17,7 @@ from bridge.errors import BridgeError
 from bridge.model import CommandResult, RunResult
 from bridge.model.results import error_result
 from bridge.runs import Engine
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import limits_for
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
 from bridge.server.clients import Context, HandshakeClient, answers_of, known_client
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command

@@ -10,9 +10,10 @@ import pytest
 
 from bridge.errors import LaunchError
 from bridge.model import Isolation, Limits
-from bridge.sandbox.backend import Bind, LaunchSpec
-from bridge.sandbox.binds import (
+from bridge.sandbox.backend import (
     NOBODY_ID,
+    Bind,
+    LaunchSpec,
     bind_layers,
     group_of,
     has_user_directories,

@@ -28,7 +28,7 @@ from bridge.errors import (
     SettingsError,
 )
 from bridge.model import Isolation, Limits
-from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
+from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox, limits_for
 from bridge.sandbox.container import faults, hardening
 from bridge.sandbox.container.api import EngineApi, ping_engine
 from bridge.sandbox.container.command_runner import SystemRunner
@@ -46,7 +46,6 @@ from bridge.sandbox.container.sandbox import (
 )
 from bridge.sandbox.container.service import reap_services
 from bridge.sandbox.layers import is_gvisor, this_kernel
-from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import IDENTITY_LABEL, OWNER_LABEL, Owner, current_owner, is_dead
 from bridge.sandbox.probe import failed_probe, probe_spec, run_probe
 from bridge.settings import Settings, runtime_dir

@@ -17,6 +17,7 @@ from bridge.model import HostKernel, Isolation, Json
 from bridge.sandbox import proc_entries
 from bridge.sandbox.backend import (
     HOSTNAME,
+    NOBODY_ID,
     PENDING_SIGNALS,
     SHM_BYTES,
     TMP,
@@ -24,8 +25,10 @@ from bridge.sandbox.backend import (
     WORKSPACE,
     Bind,
     LaunchSpec,
+    bind_layers,
+    group_of,
+    has_user_directories,
 )
-from bridge.sandbox.binds import NOBODY_ID, bind_layers, group_of, has_user_directories
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
 from bridge.sandbox.ownership import RUN_LABEL

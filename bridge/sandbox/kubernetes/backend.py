@@ -23,15 +23,13 @@ from bridge.errors import (
     SandboxLostError,
 )
 from bridge.model import HostKernel, Limits
-from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
-from bridge.sandbox.binds import reject_binds
+from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox, limits_for, reject_binds
 from bridge.sandbox.kubernetes import faults, pod
 from bridge.sandbox.kubernetes.cluster import Cluster, find_config
 from bridge.sandbox.kubernetes.faults import Document
 from bridge.sandbox.kubernetes.sandbox import PodSandbox, PodStream
 from bridge.sandbox.kubernetes.warm import WarmPods
 from bridge.sandbox.layers import brings_own_kernel
-from bridge.sandbox.limits import limits_for
 from bridge.sandbox.probe import failed_probe, run_probe
 from bridge.sandbox.process import libseccomp
 from bridge.settings import Settings

@@ -17,8 +17,7 @@ import anyio.to_thread
 
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation, Json, Limits
-from bridge.sandbox.backend import TMP, WORKSPACE, Backend, LaunchSpec, Probe, Sandbox
-from bridge.sandbox.binds import reject_binds
+from bridge.sandbox.backend import TMP, WORKSPACE, Backend, LaunchSpec, Probe, Sandbox, reject_binds
 from bridge.sandbox.ownership import Owner, current_owner
 from bridge.sandbox.probe import run_probe
 from bridge.sandbox.process import cgroups, host

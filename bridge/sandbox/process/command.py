@@ -34,8 +34,8 @@ from bridge.sandbox.backend import (
     WORKSPACE,
     CommandSpec,
     LaunchSpec,
+    bind_layers,
 )
-from bridge.sandbox.binds import bind_layers
 from bridge.sandbox.layers import of_command
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.interpreter import Interpreter

@@ -5,11 +5,8 @@ Owns the remedies, one per cause.
 
 from __future__ import annotations
 
-import errno
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from bridge.errors import LaunchError, SandboxError
 
@@ -78,26 +75,6 @@ _NO_NAMESPACE = (
     # What podman's own list of system calls refuses first.
     r"|Can't set hostname"
 )
-
-
-_COUNTERS: Mapping[int, tuple[str, str]] = {
-    errno.ENOSPC: ("epoll watches of this user", "/proc/sys/fs/epoll/max_user_watches"),
-    errno.EMFILE: ("open files of the bridge", "/proc/self/limits"),
-    errno.ENFILE: ("open files of this machine", "/proc/sys/fs/file-max"),
-}
-
-
-def failed_call(error: OSError) -> str:
-    """Explain in a sentence why the kernel refused a call, with the exhausted counter."""
-    what, file = _COUNTERS.get(error.errno or 0, ("", ""))
-    if not what:
-        return f"{error.strerror or error}."
-    try:
-        value = Path(file).read_text(encoding="ascii")
-    except OSError:
-        value = "unknown"
-    row = re.search(r"^Max open files\s+(\d+)", value, re.MULTILINE)
-    return f"There are too many {what}: the limit is {row[1] if row else value.strip()}."
 
 
 def classify(said: str, kernel: KernelSettings) -> SandboxError:

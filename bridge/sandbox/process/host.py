@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.errors import LaunchError
-from bridge.sandbox.backend import WORKSPACE, LaunchSpec
-from bridge.sandbox.binds import group_of
+from bridge.sandbox.backend import WORKSPACE, LaunchSpec, group_of
 from bridge.sandbox.process.command import UID
 from bridge.sandbox.process.faults import KernelSettings
 

@@ -22,15 +22,14 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from bridge.descriptor_reader import Pipes, failed_call, read_now, wait_ready
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport, code_and_signal
 from bridge.sandbox.process import stage
 from bridge.sandbox.process.cgroups import SandboxCgroups
 from bridge.sandbox.process.command import Descriptors
-from bridge.sandbox.process.faults import failed_call
 from bridge.sandbox.process.memory_watch import MemoryWatch
-from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
 from bridge.sandbox.process.watchdog import LaunchWatchdog
 
 
