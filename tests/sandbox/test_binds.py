@@ -19,7 +19,7 @@ from bridge.sandbox.backend import (
     has_user_directories,
     reject_binds,
 )
-from bridge.sandbox.container.facts import docker_facts, podman_facts
+from bridge.sandbox.container.api import docker_facts, podman_facts
 from bridge.sandbox.container.hardening import Placement, container_config
 from bridge.sandbox.layers import require_mandatory_layers, verify_isolation
 from tests.raised import raises_code

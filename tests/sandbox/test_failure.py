@@ -21,8 +21,8 @@ from bridge.sandbox.container.image import build_failure
 from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.failure import Ending, classify
 from bridge.sandbox.image import build
-from bridge.sandbox.process import faults
-from bridge.sandbox.process.faults import KernelSettings
+from bridge.sandbox.process import host
+from bridge.sandbox.process.host import KernelSettings
 from tests.sandbox.golden import is_golden
 
 OK = Done(outcome="ok")
@@ -107,8 +107,8 @@ ERRORS: Mapping[str, Callable[[Any], BridgeError]] = {
     "a build": lambda said: build_failure("docker", "build x", said),
     "the Debian recipe": lambda said: build.failure(CompletedCommand(exit_code=1, stderr=said)),
     "OpenSSH": SshTarget(destination="me@big", port="22", socket="/s").failure,
-    "bubblewrap": lambda row: faults.classify(row[0], KernelSettings(**row[1])),
-    "the stage": lambda row: faults.stage_failed(row[0], KernelSettings(**row[1])),
+    "bubblewrap": lambda row: host.bubblewrap_failed(row[0], KernelSettings(**row[1])),
+    "the stage": lambda row: host.stage_failed(row[0], KernelSettings(**row[1])),
 }
 
 
@@ -126,8 +126,8 @@ def test_long_words_are_cut_and_the_cause_is_kept(who: str) -> None:
 
 
 def test_the_words_of_bubblewrap_are_cut() -> None:
-    assert len(faults.classify("x" * 100_000, KernelSettings()).message) < 1000
-    assert "apt install bubblewrap" in faults.INSTALL_REMEDY
+    assert len(host.bubblewrap_failed("x" * 100_000, KernelSettings()).message) < 1000
+    assert "apt install bubblewrap" in host.INSTALL_REMEDY
 
 
 def test_words_never_heard_before_are_passed_on() -> None:

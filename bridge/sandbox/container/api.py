@@ -8,8 +8,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection, HTTPException
+from pathlib import PurePosixPath
 from typing import Any, cast
 
 import anyio
@@ -21,9 +23,8 @@ from docker.tls import TLSConfig
 from requests.structures import CaseInsensitiveDict
 
 from bridge.model import Json
-from bridge.sandbox.container import facts, faults
-from bridge.sandbox.container.endpoints import EngineEndpoint
-from bridge.sandbox.container.facts import EngineFacts, EngineKind
+from bridge.sandbox.container import faults
+from bridge.sandbox.container.endpoints import EngineEndpoint, EngineKind
 from bridge.sandbox.container.stream import ANSWER_SECONDS, AttachedStream, attach
 
 HELLO_SECONDS = 10.0  # A dead engine behind a live socket may never answer a ping.
@@ -46,8 +47,8 @@ class EngineApi:
 
     async def facts(self) -> EngineFacts:
         if self.kind == "docker":
-            return facts.docker_facts(await self.ask("describe itself", self.client.info))
-        return facts.podman_facts(await self.ask("describe itself", self._libpod, "/info"))
+            return docker_facts(await self.ask("describe itself", self.client.info))
+        return podman_facts(await self.ask("describe itself", self._libpod, "/info"))
 
     async def create(self, config: Mapping[str, Json], name: str) -> str:
         """Create a container and return its id. A cancelled call waits for the answer."""
@@ -96,9 +97,9 @@ class EngineApi:
         if self.kind == "podman":
             path = f"/containers/{container}/json"
             seen = await self.ask("inspect a container", self._libpod, path)
-            return facts.runtime_name(str(seen.get("OCIRuntime") or ""))
+            return runtime_name(str(seen.get("OCIRuntime") or ""))
         seen = await self.inspect(container) or {}
-        return facts.runtime_name(str((seen.get("HostConfig") or {}).get("Runtime") or ""))
+        return runtime_name(str((seen.get("HostConfig") or {}).get("Runtime") or ""))
 
     async def kill(self, container: str) -> None:
         """Kill all processes of a container, if it still runs.
@@ -224,3 +225,89 @@ def _client(endpoint: EngineEndpoint, version: str) -> docker.APIClient:
     # No proxies or credentials from the process's environment or a .netrc.
     client.trust_env = False
     return client
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """The facts of one engine. They are claims, and may be too good."""
+
+    kind: EngineKind  # The engine that answers, whatever its socket's name.
+    version: str
+    rootless: bool  # Whether it runs as an ordinary user, in a user namespace.
+    oci_runtime: str
+    cgroup_version: str  # "1", "2" or empty.
+    cpus: int  # 0 if unknown.
+    limits_memory: bool
+    limits_pids: bool
+    limits_cpu: bool
+    obeys_ulimits: bool
+    seccomp: bool
+    mandatory_access: str  # "apparmor" or "selinux" if one confines containers, else empty.
+    remaps_ids: bool = False  # Whether the daemon puts every container into a user namespace.
+    kernel: str = ""  # The host kernel's release; empty if unknown.
+    storage: str = ""
+    unlimited: tuple[str, ...] = ()  # The OCI runtimes that are configured to apply no limits.
+
+
+def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
+    # "name=seccomp,profile=default" and its like.
+    options: dict[str, str] = {}
+    for text in info.get("SecurityOptions") or []:
+        fields = dict(part.partition("=")[::2] for part in str(text).split(","))
+        options[fields.get("name", "")] = fields.get("profile", "")
+    return EngineFacts(
+        kind="docker",
+        version=str(info.get("ServerVersion") or ""),
+        rootless="rootless" in options,
+        oci_runtime=str(info.get("DefaultRuntime") or ""),
+        cgroup_version=str(info.get("CgroupVersion") or ""),
+        cpus=int(info.get("NCPU") or 0),
+        limits_memory=bool(info.get("MemoryLimit")),
+        limits_pids=bool(info.get("PidsLimit", True)),
+        limits_cpu=bool(info.get("CpuCfsQuota")),
+        obeys_ulimits=True,
+        seccomp=options.get("seccomp", "unconfined") != "unconfined",
+        mandatory_access=next((n for n in ("apparmor", "selinux") if n in options), ""),
+        remaps_ids="userns" in options,
+        kernel=str(info.get("KernelVersion") or ""),
+        storage=str(info.get("Driver") or ""),
+        unlimited=tuple(
+            name
+            for name, runtime in sorted((info.get("Runtimes") or {}).items())
+            # gVisor's flag for hosts whose cgroups it cannot use
+            if "--ignore-cgroups" in (runtime.get("runtimeArgs") or ())
+        ),
+    )
+
+
+def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
+    """Return the facts from `/info` of podman's own API.
+
+    podman's Docker-like API claims every limit, even if rootless podman applies none.
+    """
+    host: Mapping[str, Json] = info.get("host") or {}
+    security: Mapping[str, Json] = host.get("security") or {}
+    rootless = bool(security.get("rootless"))
+    controllers = frozenset(host.get("cgroupControllers") or ())
+    confined = [n for n in ("apparmor", "selinux") if security.get(f"{n}Enabled")]
+    return EngineFacts(
+        kind="podman",
+        version=str((info.get("version") or {}).get("Version") or ""),
+        rootless=rootless,
+        oci_runtime=runtime_name(str((host.get("ociRuntime") or {}).get("name") or "")),
+        cgroup_version=str(host.get("cgroupVersion") or "").removeprefix("v"),
+        cpus=int(host.get("cpus") or 0),
+        limits_memory="memory" in controllers,
+        limits_pids="pids" in controllers,
+        limits_cpu="cpu" in controllers,
+        # Rootless podman's Docker-like API ignores ulimits; only its command line has them.
+        obeys_ulimits=not rootless,
+        seccomp=bool(security.get("seccompEnabled")),
+        mandatory_access=confined[0] if confined else "",
+        kernel=str(host.get("kernel") or ""),
+        storage=str((info.get("store") or {}).get("graphDriverName") or ""),
+    )
+
+
+def runtime_name(runtime: str) -> str:
+    return PurePosixPath(runtime).name

@@ -30,10 +30,9 @@ from bridge.errors import (
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox, limits_for
 from bridge.sandbox.container import faults, hardening
-from bridge.sandbox.container.api import EngineApi, ping_engine
+from bridge.sandbox.container.api import EngineApi, ping_engine, runtime_name
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.connection import Connector, EngineConnection
-from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image import ImageEngine, ensure_present
 from bridge.sandbox.container.image import choose as choose_image
 from bridge.sandbox.container.machine import MachineContext

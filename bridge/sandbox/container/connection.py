@@ -26,10 +26,9 @@ from bridge.errors import EngineDownError, LaunchError, SandboxError
 from bridge.model import HostKernel
 from bridge.sandbox.container import endpoints as engines
 from bridge.sandbox.container import faults
-from bridge.sandbox.container.api import EngineApi, connect
+from bridge.sandbox.container.api import EngineApi, EngineFacts, connect, runtime_name
 from bridge.sandbox.container.command_runner import SystemRunner
-from bridge.sandbox.container.endpoints import EngineEndpoint
-from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
+from bridge.sandbox.container.endpoints import EngineEndpoint, EngineKind
 from bridge.sandbox.container.machine import MachineContext, PodmanMachine, ensure_machine
 from bridge.sandbox.container.sandbox import Examinations
 from bridge.sandbox.container.service import (

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from bridge.errors import EngineDownError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.command_runner import SystemRunner
-from bridge.sandbox.container.facts import EngineKind
 from bridge.sandbox.container.remote import (
     DOCKER_SOCKET,
     SshTarget,
@@ -24,6 +24,8 @@ from bridge.sandbox.container.remote import (
     named_address,
     ssh_target,
 )
+
+EngineKind = Literal["docker", "podman"]
 
 _SCHEMES = ("unix", "tcp", "http", "https")
 

@@ -29,7 +29,7 @@ from bridge.sandbox.backend import (
     group_of,
     has_user_directories,
 )
-from bridge.sandbox.container.facts import EngineFacts
+from bridge.sandbox.container.api import EngineFacts
 from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
 from bridge.sandbox.ownership import RUN_LABEL
 from bridge.sandbox.syscalls import Purpose

@@ -13,7 +13,7 @@ from bridge.errors import SandboxError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.api import EngineApi
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
-from bridge.sandbox.container.facts import EngineKind
+from bridge.sandbox.container.endpoints import EngineKind
 
 Progress = Callable[[str], None]
 Flavour = Literal["slim", "data"]

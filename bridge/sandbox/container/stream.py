@@ -21,8 +21,7 @@ import h11
 from bridge.descriptor_reader import Reader
 from bridge.errors import ChannelClosedError
 from bridge.sandbox.container import faults
-from bridge.sandbox.container.endpoints import EngineEndpoint
-from bridge.sandbox.container.facts import EngineKind
+from bridge.sandbox.container.endpoints import EngineEndpoint, EngineKind
 from bridge.tasks import background_task
 
 _HEADER = struct.Struct(">BxxxL")

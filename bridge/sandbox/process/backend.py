@@ -22,7 +22,7 @@ from bridge.errors import SandboxError
 from bridge.model import Limits
 from bridge.sandbox import proc_entries, syscalls
 from bridge.sandbox.backend import LaunchSpec, Sandbox
-from bridge.sandbox.process import command, faults, host, landlock, libseccomp
+from bridge.sandbox.process import command, host, landlock, libseccomp
 from bridge.sandbox.process.base import Findings, ProcessBackend
 from bridge.sandbox.process.cgroups import (
     PREFIX,
@@ -31,10 +31,14 @@ from bridge.sandbox.process.cgroups import (
     scope_command,
 )
 from bridge.sandbox.process.command import Descriptors
-from bridge.sandbox.process.interpreter import closed_file
-from bridge.sandbox.process.sandbox import LaunchPlan, ProcessLaunch, join_options, run_sandbox
-from bridge.sandbox.process.stage_loader import compiled_examination, loader_command
-from bridge.sandbox.process.watchdog import LaunchWatchdog
+from bridge.sandbox.process.interpreter import closed_file, compiled_examination, loader_command
+from bridge.sandbox.process.sandbox import (
+    LaunchPlan,
+    LaunchWatchdog,
+    ProcessLaunch,
+    join_options,
+    run_sandbox,
+)
 
 _SCOPE_ENVIRONMENT = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 """What `systemd-run --user` needs; bubblewrap clears it for the sandbox."""
@@ -91,7 +95,7 @@ class BubblewrapBackend(ProcessBackend):
         bwrap = host.find_command(self._bwrap, self._environ)
         if bwrap is None:
             message = f"bubblewrap ({self._bwrap}) is not installed."
-            remedy = faults.INSTALL_REMEDY
+            remedy = host.INSTALL_REMEDY
             raise SandboxError(message, remedy=remedy, code="engine_not_found")
         found = self._look_at_host(
             host.unprivileged_uid(),
@@ -174,8 +178,8 @@ class BubblewrapBackend(ProcessBackend):
             memory_directories=tuple(command.memory_directories(spec)),
             isolation=made,
             judge=judge,
-            monitor_failed=lambda said: faults.classify(said, settings()),
-            stage_failed=lambda said: faults.stage_failed(said, settings()),
+            monitor_failed=lambda said: host.bubblewrap_failed(said, settings()),
+            stage_failed=lambda said: host.stage_failed(said, settings()),
         )
 
     def _details(self, found: Findings) -> Mapping[str, str]:

@@ -23,10 +23,15 @@ from bridge.sandbox.probe import run_probe
 from bridge.sandbox.process import cgroups, host
 from bridge.sandbox.process import run_directory as rundir
 from bridge.sandbox.process.command import PYTHON, Descriptors, ProcessSurroundings
-from bridge.sandbox.process.interpreter import Interpreter, find
+from bridge.sandbox.process.interpreter import (
+    Interpreter,
+    compiled_stage,
+    find,
+    loader_command,
+    stage_payload,
+)
 from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.sandbox.process.sandbox import LaunchPlan, ProcessLaunch, run_sandbox
-from bridge.sandbox.process.stage_loader import compiled_stage, loader_command, stage_payload
 
 WEAKER_DISK = (
     "disk: best effort; each file a program writes is bounded, all of them together are not, and "

@@ -38,9 +38,8 @@ from bridge.sandbox.backend import (
 )
 from bridge.sandbox.layers import of_command
 from bridge.sandbox.process import landlock
-from bridge.sandbox.process.interpreter import Interpreter
+from bridge.sandbox.process.interpreter import Interpreter, stage_payload
 from bridge.sandbox.process.landlock import LandlockRule
-from bridge.sandbox.process.stage_loader import stage_payload
 
 UID = 65534  # The user id inside, and outside too if the bridge is root. It owns nothing anywhere.
 

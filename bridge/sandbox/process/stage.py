@@ -1,6 +1,6 @@
 """The last step into a sandbox: runs inside, ahead of the program, and confines itself.
 
-Started as `python3 -I -S -c` with a loader (`stage_loader`), so it imports only the standard
+Started as `python3 -I -S -c` with a loader (`interpreter.LOADER`), so it imports only the standard
 library and supports Python 3.9. It mounts the writable directories (bubblewrap has no "noexec") and
 drops the two capabilities that mounting needed. It sets limits, Landlock and the system call
 filters, reports on the status pipe and becomes the program. For a command it first reports what it

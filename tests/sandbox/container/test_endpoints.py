@@ -17,11 +17,11 @@ from bridge.sandbox.container.api import connect
 from bridge.sandbox.container.command_runner import CompletedCommand
 from bridge.sandbox.container.endpoints import (
     EngineEndpoint,
+    EngineKind,
     candidates,
     kind_of,
     podman_connection,
 )
-from bridge.sandbox.container.facts import EngineKind
 from bridge.sandbox.container.remote import names_another_machine, ssh_target
 from bridge.sandbox.selection import _allowed_backends
 from bridge.settings import Settings

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.model import HostKernel, Limits
 from bridge.sandbox.backend import LaunchSpec
-from bridge.sandbox.container.facts import EngineFacts, docker_facts, podman_facts
+from bridge.sandbox.container.api import EngineFacts, docker_facts, podman_facts
 from bridge.sandbox.container.hardening import (
     GVISOR_TASKS,
     Placement,

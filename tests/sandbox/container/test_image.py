@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from bridge.errors import SandboxError
-from bridge.sandbox.container.facts import EngineKind
+from bridge.sandbox.container.endpoints import EngineKind
 from bridge.sandbox.container.image import (
     DEFAULT_FALLBACK,
     LABEL_FLAVOUR,

@@ -15,7 +15,7 @@ import pytest
 from bridge.errors import SandboxError
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
-from bridge.sandbox.container.facts import EngineKind
+from bridge.sandbox.container.endpoints import EngineKind
 from bridge.sandbox.container.image import (
     LABEL_FLAVOUR,
     LABEL_GUEST,
