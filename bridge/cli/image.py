@@ -14,6 +14,13 @@ from bridge.errors import BridgeError, SandboxError
 from bridge.packages.requirements import parse_requirements
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.backend import container_backend
+from bridge.sandbox.container.build import (
+    BuildRequest,
+    RootfsContext,
+    build,
+    recipe_dir,
+    recipe_version,
+)
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.image import (
     Flavour,
@@ -22,13 +29,6 @@ from bridge.sandbox.container.image import (
     describe,
     local_name,
     status,
-)
-from bridge.sandbox.image.build import (
-    BuildRequest,
-    RootfsContext,
-    build,
-    recipe_dir,
-    recipe_version,
 )
 from bridge.sandbox.selection import engines
 from bridge.settings import Settings

@@ -15,12 +15,12 @@ from bridge.errors import BridgeError
 from bridge.guest.protocol.wire import Done, Exited
 from bridge.model import Limits
 from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.container import build
 from bridge.sandbox.container import faults as engines
 from bridge.sandbox.container.command_runner import CompletedCommand
 from bridge.sandbox.container.image import build_failure
 from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.failure import Ending, classify
-from bridge.sandbox.image import build
 from bridge.sandbox.process import host
 from bridge.sandbox.process.host import KernelSettings
 from tests.sandbox.golden import is_golden

@@ -221,7 +221,7 @@ class ContainerBackend(Backend):
         ) as sandbox:
             await self._verify_runtime(connection, sandbox)
             if command is not None:
-                sandbox.on_error(command.on_error)
+                sandbox.stream.on_error(command.on_error)
             yield sandbox
 
     def _placement(self, connection: EngineConnection) -> hardening.Placement:

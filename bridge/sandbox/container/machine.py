@@ -27,9 +27,6 @@ logger = logging.getLogger(__name__)
 READY_POLLS = 120  # Looks, a second apart, at a machine that another process starts.
 _MACHINE_PLATFORMS = ("darwin", "win32", "cygwin")  # Systems where containers need a machine.
 _JSON = ("--format", "json")
-_INFO = ("info", *_JSON)
-_CONNECTIONS = ("system", "connection", "list", *_JSON)
-_MACHINES = ("machine", "list", *_JSON)
 
 Action = Literal["none", "ready", "wait", "start"]
 Progress = Callable[[str], None]
@@ -171,19 +168,12 @@ class MachineContext:
         return await self.run(argv, timeout=300.0, on_line=self.progress)
 
     async def look(self) -> MachinePlan:
-        info = await self.ask(*_INFO)
+        info = await self.ask("info", *_JSON)
         if not concerns_machine(self.platform, self.env, info):
             return MachinePlan("none")
-        connections, machines = await self.ask(*_CONNECTIONS), await self.ask(*_MACHINES)
+        connections = await self.ask("system", "connection", "list", *_JSON)
+        machines = await self.ask("machine", "list", *_JSON)
         return decide(self.platform, info, connections, machines)
-
-    async def report(self) -> str:
-        parts = []
-        for arguments in (("--version",), _INFO, _CONNECTIONS, _MACHINES):
-            result = await self.ask(*arguments)
-            said = f"{result.stdout}{result.stderr}".strip()
-            parts.append(f"$ podman {' '.join(arguments)}\n{said}\n[exit {result.exit_code}]\n")
-        return "\n".join(parts)
 
 
 async def ensure_machine(context: MachineContext) -> PodmanMachine | None:

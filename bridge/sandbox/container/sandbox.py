@@ -44,14 +44,8 @@ class ContainerSandbox:
     _refused: bool = False
     _ending: anyio.Event = field(default_factory=anyio.Event)
 
-    def on_error(self, take: Callable[[bytes], None]) -> None:
-        self.stream.on_error(take)
-
-    def end_input(self) -> None:
-        self.stream.end_input()
-
-    async def send(self, data: bytes) -> None:
-        await self.stream.send(data)
+    def __post_init__(self) -> None:
+        self.send, self.end_input = self.stream.send, self.stream.end_input
 
     async def end_output(self) -> None:
         """Kill the command: its outputs share a connection, so stdout cannot be closed alone."""

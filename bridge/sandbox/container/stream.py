@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import ssl
 import struct
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from socket import SHUT_RDWR, SHUT_WR, socket
 
 import anyio
@@ -81,9 +81,7 @@ class FrameDecoder:
 
 ANSWER_SECONDS = 60.0  # A creation takes 0.7 s on slow storage; a machine may have to wake up.
 
-READ_BYTES = 256 * 1024  # About the size of a local socket's buffer.
-
-WRITE_BYTES = 256 * 1024  # The most for one call, so that large messages are not copied repeatedly.
+CALL_BYTES = 256 * 1024  # Most of one read or write; about the size of a local socket's buffer.
 
 
 class AttachedStream:
@@ -124,7 +122,7 @@ class AttachedStream:
 
     def _take(self) -> bytes | None:
         try:
-            return self._socket.recv(READ_BYTES)
+            return self._socket.recv(CALL_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
         except ssl.SSLEOFError:
@@ -139,7 +137,8 @@ class AttachedStream:
         while not self._ended:
             data, self._leftover = self._leftover, b""
             if not data:
-                data = await self._read()
+                with self._translated("read from"):
+                    data = await self._read()
             if not data:
                 self._end()
                 break
@@ -159,17 +158,14 @@ class AttachedStream:
             await self._feeding.send(data)
             return
         view = memoryview(data)
-        while view:
-            try:
-                sent = self._socket.send(view[:WRITE_BYTES])
-            except (BlockingIOError, ssl.SSLWantWriteError):
-                await self._ready(anyio.wait_writable)
-            except ssl.SSLWantReadError:
-                await self._ready(anyio.wait_readable)
-            except (OSError, ValueError) as error:
-                raise self._closed_error(error, "write to") from error
-            else:
-                view = view[sent:]
+        with self._translated("write to"):
+            while view:
+                try:
+                    view = view[self._socket.send(view[:CALL_BYTES]) :]
+                except (BlockingIOError, ssl.SSLWantWriteError):
+                    await anyio.wait_writable(self._socket)
+                except ssl.SSLWantReadError:
+                    await anyio.wait_readable(self._socket)
 
     def on_error(self, take: Callable[[bytes], None]) -> None:
         self._decoder.on_error = take
@@ -203,14 +199,14 @@ class AttachedStream:
         except ConnectionResetError:
             # The connection is reset if the process ended with unread input.
             return b""
-        except (OSError, ValueError, anyio.ClosedResourceError) as error:
-            raise self._closed_error(error, "read from") from error
 
-    async def _ready(self, wait: Callable[[socket], Awaitable[None]]) -> None:
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
         try:
-            await wait(self._socket)
+            yield
         except (OSError, ValueError, anyio.ClosedResourceError) as error:
-            raise self._closed_error(error, "wait for") from error
+            reason = "it was closed" if self._closed else str(error) or type(error).__name__
+            raise ChannelClosedError(f"Could not {doing} the sandbox: {reason}.") from error
 
     def _end(self) -> None:
         self._ended = True
@@ -219,10 +215,6 @@ class AttachedStream:
         if not self._decoder.at_boundary:
             message = "The engine ended the sandbox's output in the middle of a frame."
             raise ChannelClosedError(message)
-
-    def _closed_error(self, error: BaseException, doing: str) -> ChannelClosedError:
-        reason = "it was closed" if self._closed else str(error) or type(error).__name__
-        return ChannelClosedError(f"Could not {doing} the sandbox: {reason}.")
 
 
 def attach(
@@ -261,12 +253,12 @@ def _upgrade(connection: socket, target: str, engine: EngineKind) -> bytes:
     while True:
         event = http.next_event()
         if event is h11.NEED_DATA:
-            http.receive_data(connection.recv(READ_BYTES))
+            http.receive_data(connection.recv(CALL_BYTES))
         elif isinstance(event, h11.InformationalResponse) and event.status_code == 101:
             return http.trailing_data[0]
         elif isinstance(event, h11.Data):
             said += event.data
         # Any other status is a refusal; the body has the reason.
-        if isinstance(event, h11.EndOfMessage | h11.ConnectionClosed) or len(said) > READ_BYTES:
+        if isinstance(event, h11.EndOfMessage | h11.ConnectionClosed) or len(said) > CALL_BYTES:
             text = said.decode("utf-8", "replace")
             raise faults.from_text(text, doing="attach to a container", engine=engine)

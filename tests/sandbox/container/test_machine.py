@@ -446,10 +446,3 @@ async def test_a_cancelled_start_leaves_nothing() -> None:
         await use(podman)
     assert scope.cancelled_caught
     assert podman.state == "stopped"
-
-
-async def test_a_report_has_what_podman_says_about_the_machine() -> None:
-    told = await context(FakePodman(state="stopped")).report()
-    assert "$ podman machine list --format json" in told
-    assert MACHINE in told
-    assert "[exit 125]" in told

@@ -14,6 +14,15 @@ import pytest
 
 from bridge.errors import SandboxError
 from bridge.sandbox.bundle import guest_digest
+from bridge.sandbox.container.build import (
+    BuildRequest,
+    RootfsContext,
+    assemble,
+    build,
+    debian_names,
+    recipe_dir,
+    with_guest,
+)
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from bridge.sandbox.container.endpoints import EngineKind
 from bridge.sandbox.container.image import (
@@ -25,15 +34,6 @@ from bridge.sandbox.container.image import (
     ImageStatus,
     Progress,
     local_name,
-)
-from bridge.sandbox.image.build import (
-    BuildRequest,
-    RootfsContext,
-    assemble,
-    build,
-    debian_names,
-    recipe_dir,
-    with_guest,
 )
 from tests.raised import raises_code
 

@@ -1,7 +1,7 @@
-"""`image build`: the runtime image onto an engine, from the public base image or from packages.
+"""`image build`: the runtime image on an engine, from the public base image or from packages.
 
-Runs the recipe and keeps the root filesystems that it makes offline. An engine gives an image its
-name only when it is complete, so a build that fails or is killed leaves the previous image.
+Runs the recipe and keeps the root filesystems of offline builds. An image gets its name only when
+it is complete, so a build that fails or is killed leaves the previous image.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -44,24 +44,35 @@ CONTAINERFILE = "Containerfile"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RootfsContext:
-    """The environment of building a root filesystem.
+class BuildRequest:
+    """The image to build.
 
     Attributes:
+        packages: Requirements to add to the flavour's, sorted; without versions if offline.
+        offline: Whether to build from Debian packages, without an image registry.
+        fresh: Whether an offline build ignores a kept root filesystem.
+    """
+
+    flavour: Flavour = "slim"
+    packages: tuple[str, ...] = ()
+    offline: bool = False
+    fresh: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootfsContext:
+    """The tools of a build.
+
+    Attributes:
+        recipe: The directory of the image's recipe.
         state_dir: The bridge's state directory; tarballs are kept below it.
-        packages: Names of PyPI or Debian, of what is added to a flavour's packages.
-        clock: Seconds since the epoch, as files' times are.
+        clock: Returns seconds since the epoch, as files' times are.
     """
 
     run: SystemRunner
     recipe: Path
     state_dir: Path
-    packages: tuple[str, ...] = ()
     clock: Callable[[], float] = time.time
-
-    @property
-    def cache(self) -> Path:
-        return self.state_dir / "rootfs"
 
 
 def _build_error(message: str, remedy: str) -> SandboxError:
@@ -69,7 +80,7 @@ def _build_error(message: str, remedy: str) -> SandboxError:
 
 
 def recipe_dir() -> Path:
-    """Return the directory of the image's recipe, in the repository or in the installed package."""
+    """Return the recipe's directory, in the repository or in the installed package."""
     package = Path(str(resources.files("bridge")))
     for candidate in (package.parent / "runtime_image", package / "_runtime_image"):
         if (candidate / SCRIPT).is_file():
@@ -85,31 +96,50 @@ def recipe_version(recipe: Path) -> str:
         return ""
 
 
-async def rootfs(
-    context: RootfsContext, flavour: Flavour, *, fresh: bool, progress: Progress
-) -> Path:
-    """Return a tarball of the image's root filesystem, made now or kept from before."""
-    tarball = context.cache / f"{flavour}-{_key(context, flavour)}.tar"
-    # Two weeks later its packages miss security fixes.
-    if not fresh and _age(context, tarball) < 14 * 24 * 3600.0:
+async def _rootfs(request: BuildRequest, context: RootfsContext, progress: Progress) -> Path:
+    """Return a tarball of the image's root filesystem, a kept one or a new one."""
+    flavour, directory = request.flavour, context.state_dir / "rootfs"
+    tarball = directory / f"{flavour}-{_key(request, context)}.tar"
+    # After two weeks its packages miss security fixes.
+    if not request.fresh and _age(context, tarball) < 14 * 24 * 3600.0:
         progress(f"Using the root filesystem made before: {tarball}")
         return tarball
     progress(f"Building the {flavour} root filesystem from Debian packages")
     try:
-        context.cache.mkdir(parents=True, exist_ok=True)
-        for path in context.cache.glob(f"{flavour}-*"):
-            # An unfinished one may be another bridge's.
+        directory.mkdir(parents=True, exist_ok=True)
+        for path in directory.glob(f"{flavour}-*"):
+            # Another bridge may be writing an unfinished one.
             if path != tarball and (path.suffix == ".tar" or _age(context, path) > 6 * 3600.0):
                 path.unlink(missing_ok=True)
     except OSError as error:
         message = f"There is nowhere to build: {error}."
         raise _build_error(message, "Set MCP_BRIDGE_STATE_DIR elsewhere.") from error
-    added = [word for name in context.packages for word in ("--package", debian_names(name))]
+    added = [word for name in request.packages for word in ("--package", debian_names(name))]
     unfinished = tarball.with_name(f"{tarball.stem}.{secrets.token_hex(4)}.partial")
-    with guest_tree() as guest:
-        options = [*added, "--guest-bundle", str(guest), flavour, str(unfinished)]
-        await _make(context, options, unfinished, tarball, progress)
+    try:
+        with guest_tree() as guest:
+            options = [*added, "--guest-bundle", str(guest), flavour, str(unfinished)]
+            # `slim` takes about half a minute, `data` a few; mirrors can be slow.
+            await _run_script(context, options, 3600.0, progress)
+        await anyio.to_thread.run_sync(unfinished.replace, tarball)
+    finally:
+        # The script writes a partial file of its own next to its output.
+        for path in directory.glob(f"{unfinished.name}*"):
+            path.unlink(missing_ok=True)
     return tarball
+
+
+async def _run_script(
+    context: RootfsContext,
+    options: Sequence[str],
+    timeout: float,
+    progress: Progress | None = None,
+) -> str:
+    argv = ["sh", str(context.recipe / SCRIPT), *options]
+    result = await context.run(argv, timeout=timeout, on_line=progress)
+    if not result.ok:
+        raise failure(result)
+    return result.stdout
 
 
 def _age(context: RootfsContext, path: Path) -> float:
@@ -119,13 +149,13 @@ def _age(context: RootfsContext, path: Path) -> float:
         return float("inf")
 
 
-def _key(context: RootfsContext, flavour: Flavour) -> str:
-    """Return what names a tarball: anything that could change its content changes the name."""
+def _key(request: BuildRequest, context: RootfsContext) -> str:
+    """Return a tarball's key, which changes with everything that could change its content."""
     release = {}
     with suppress(OSError):
         release = platform.freedesktop_os_release()
     system = f"{release.get('ID')} {release.get('VERSION_CODENAME')} {platform.machine()}"
-    parts = [flavour, guest_digest(), system, *context.packages]
+    parts = [request.flavour, guest_digest(), system, *request.packages]
     for path in sorted(context.recipe.iterdir()):
         if path.is_file() and path.name != CONTAINERFILE:
             parts += [path.name, hashlib.sha256(path.read_bytes()).hexdigest()]
@@ -136,13 +166,13 @@ _DEBIAN = """
 beautifulsoup4=bs4 opencv-python=opencv opencv-python-headless=opencv pillow=pil pyjwt=jwt
 psycopg2-binary=psycopg2 pymupdf=fitz pytz=tz pyyaml=yaml scikit-image=skimage scikit-learn=sklearn
 """
-"""Packages of PyPI, and what Debian calls them behind `python3-`."""
+"""Packages of PyPI, and their names in Debian after `python3-`."""
 
 _ONLINE = "build online, from PyPI: leave out `--offline`"
 
 
 def debian_names(name: str) -> str:
-    """Return the Debian packages that may be a package of PyPI, as words, the likeliest first."""
+    """Return the Debian names that a package of PyPI may have, in one string, likeliest first."""
     if not re.fullmatch("[a-z0-9-]+", name):
         message = f"{name} asks for more than a name, and Debian has one version of each package."
         raise _build_error(message, f"Name the package alone, or {_ONLINE}.")
@@ -151,19 +181,9 @@ def debian_names(name: str) -> str:
     return f"python3-{known.get(name, plain)} python3-{name}"
 
 
-async def changes(context: RootfsContext, flavour: Flavour) -> tuple[str, ...]:
-    """Return the image's settings as Dockerfile instructions, from the recipe."""
-    argv = ["sh", str(context.recipe / SCRIPT), "--changes", flavour]
-    result = await context.run(argv, timeout=30.0)
-    if not result.ok:
-        raise failure(result)
-    lines = [line.strip() for line in result.stdout.splitlines()]
-    return (*(line for line in lines if line), f"LABEL {LABEL_GUEST}={guest_digest()}")
-
-
 @contextmanager
 def guest_tree() -> Iterator[Path]:
-    """Yield a temporary directory with the guest's sources, laid out as in an image."""
+    """Yield a temporary directory with the guest's sources, as they lie in an image."""
     with tempfile.TemporaryDirectory(prefix="mcp-code-bridge-") as name:
         # Another user reads it when packages are unpacked in a user namespace.
         root = Path(name)
@@ -172,29 +192,8 @@ def guest_tree() -> Iterator[Path]:
         yield root
 
 
-async def _make(
-    context: RootfsContext,
-    options: Sequence[str],
-    unfinished: Path,
-    output: Path,
-    progress: Progress,
-) -> None:
-    """Run the script and put what it made at `output`, whole or not at all."""
-    argv = ["sh", str(context.recipe / SCRIPT), *options]
-    try:
-        # `slim` takes about half a minute, `data` a few; mirrors can be slow.
-        result = await context.run(argv, timeout=3600.0, on_line=progress)
-        if not result.ok:
-            raise failure(result)
-        await anyio.to_thread.run_sync(unfinished.replace, output)
-    finally:
-        # The script has a partial file of its own next to its output.
-        for path in output.parent.glob(f"{unfinished.name}*"):
-            path.unlink(missing_ok=True)
-
-
 def failure(result: CompletedCommand) -> SandboxError:
-    """Return the error for a script that failed, with its remedy."""
+    """Return the error of a failed script."""
     told = result.stderr.strip() or result.stdout.strip()
     detail = " ".join(told[-1500:].split()) or "it wrote nothing"
     if result.timed_out:
@@ -237,41 +236,26 @@ def _remedy(told: str, result: CompletedCommand) -> str:
 _GUEST_STAGE = re.compile(r"^FROM scratch AS guest[ \t]*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildRequest:
-    """What to build.
-
-    Attributes:
-        packages: Requirements of what is added, sorted; offline without versions.
-        offline: From Debian packages, with no image registry.
-        fresh: Offline: rebuild the root filesystem even if a cached one could be used.
-    """
-
-    flavour: Flavour = "slim"
-    packages: tuple[str, ...] = ()
-    offline: bool = False
-    fresh: bool = False
-
-
 async def build(
     engine: ImageEngine, request: BuildRequest, context: RootfsContext, *, progress: Progress
 ) -> ImageStatus:
     """Build the runtime image on `engine` and return its status."""
-    name = local_name(request.flavour)
+    name, version = local_name(request.flavour), recipe_version(context.recipe)
+    look = partial(describe, engine, guest_digest=guest_digest(), version=version)
     before = await engine.inspect(name)
     if request.offline:
         image = await _import(engine, request, context, progress)
         try:
-            _check(await _status(engine, image, context), request)
+            _check(await look(image), request)
             await engine.tag(image, name)
         except BaseException:
             await _remove(engine, image)
             raise
     else:
         await _build_online(engine, request, context.recipe, name, progress)
-    status = await _status(engine, name, context)
+    status = await look(name)
     if before is not None and before.id != status.id:
-        # It lost its name, unless the user gave it another one.
+        # The previous image lost its name, unless the user gave it another one.
         facts = await engine.inspect(before.id)
         if facts is not None and not facts.names:
             await _remove(engine, before.id)
@@ -279,22 +263,19 @@ async def build(
     return status
 
 
-async def _status(engine: ImageEngine, image: str, context: RootfsContext) -> ImageStatus:
-    version = recipe_version(context.recipe)
-    return await describe(engine, image, guest_digest=guest_digest(), version=version)
-
-
 async def _import(
     engine: ImageEngine, request: BuildRequest, context: RootfsContext, progress: Progress
 ) -> str:
-    """Import the root filesystem and return the image's id; it has no name yet."""
-    settings = await changes(context, request.flavour)
+    """Import the root filesystem; return the id of the image, which has no name yet."""
+    # The image's settings, as Dockerfile instructions.
+    said = await _run_script(context, ["--changes", request.flavour], 30.0)
+    changes = [line.strip() for line in said.splitlines() if line.strip()]
+    changes.append(f"LABEL {LABEL_GUEST}={guest_digest()}")
     if request.packages:
-        settings = (*settings, f"LABEL {LABEL_PACKAGES}={'|'.join(request.packages)}")
-    context = replace(context, packages=request.packages)
-    tarball = await rootfs(context, request.flavour, fresh=request.fresh, progress=progress)
+        changes.append(f"LABEL {LABEL_PACKAGES}={'|'.join(request.packages)}")
+    tarball = await _rootfs(request, context, progress)
     progress(f"{engine.kind}: importing {tarball.stat().st_size // 1024**2} MB")
-    return await engine.import_rootfs(tarball, changes=settings)
+    return await engine.import_rootfs(tarball, changes=changes)
 
 
 async def _build_online(
