@@ -136,7 +136,7 @@ class Runner:
     @asynccontextmanager
     async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
         packages = self._parts.packages
-        async with self._queue.slot(run.request.owner, run.caller.report_queue) as slot:
+        async with self._queue.slot(run.request.owner, run.caller.report_queue) as keep:
             if run.request.may_need_packages:
                 run = replace(run, packages=await packages.resolve(run.request, run.caller))
                 if run.request.ends_bridge:
@@ -146,7 +146,7 @@ class Runner:
 
             @asynccontextmanager
             async def open_sandbox(again: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
-                async with reserve(run.limits, fresh=again, keep=slot.keep) as sandbox:
+                async with reserve(run.limits, fresh=again, keep=keep) as sandbox:
                     yield run, Place(sandbox=sandbox, waited=not again)
                 packages.compile_later(run.packages)
 

@@ -1,7 +1,7 @@
-"""The warm pool: sandboxes started ahead of time, each used once.
+"""The warm pool of sandboxes started ahead of time, and the queue of the runs that use them.
 
-Each has an owner task that enters and leaves its context, because a context with cancel scopes may
-not be left by another task. Pure functions decide how many wait and when the next one starts.
+Each sandbox serves one run. An owner task enters and leaves its context, because another task may
+not leave a context with cancel scopes. Pure functions decide how many wait and when one starts.
 """
 
 from __future__ import annotations
@@ -28,13 +28,10 @@ SETTLE_SECONDS = 0.025
 
 
 def target_size(claims: Sequence[float], now: float, *, most: int, start_seconds: float) -> int:
-    """Return how many sandboxes should wait: the pool's target size.
+    """Return how many sandboxes should wait, from the ascending times of `claims` in seconds.
 
     An order-up-to (base-stock) policy (Zipkin, Foundations of Inventory Management, 2000, chapter
-    6): the stock covers the demand of one lead time, here the largest seen lately.
-
-    Args:
-        claims: When runs asked for a sandbox, in seconds, ascending.
+    6): the stock covers the largest recent demand of one lead time.
     """
     # An idle client costs nothing after ten minutes.
     if not claims or now - claims[-1] >= 600.0:
@@ -54,7 +51,7 @@ def target_size(claims: Sequence[float], now: float, *, most: int, start_seconds
 
 
 class PoolDecision(NamedTuple):
-    """The numbers of sandboxes to start and destroy now, and seconds until the next decision."""
+    """How many sandboxes to start and destroy now, and seconds until the next decision."""
 
     start: int = 0
     drop: int = 0
@@ -73,11 +70,9 @@ def decide(
 ) -> PoolDecision:
     """Return what to start or destroy, without starving running programs.
 
-    Nothing is started ahead of time while a run waits for a start.
+    Nothing starts ahead of time while a run waits for a start (`awaited`).
 
     Args:
-        wanted: Target number of waiting sandboxes.
-        awaited: Number of runs that wait for a start.
         quiet: Seconds since a run began, got its sandbox or ended.
     """
     drop = max(0, waiting - wanted)
@@ -94,7 +89,7 @@ def decide(
 
 
 class PoolReport(NamedTuple):
-    """A pool's counts; of claims, of waiting ones that died, and of starts ahead that failed."""
+    """A pool's counts: its sandboxes now, claims by warmth, deaths and failed starts ahead."""
 
     most: int
     wanted: int
@@ -137,7 +132,7 @@ class _Slot(Generic[K, T]):
 
     @property
     def state(self) -> Literal["starting", "waiting", "awaited", "running", "ending"]:
-        """Whether it is free (starting, or waiting), and what it does once it is claimed."""
+        """Unclaimed slots are starting or waiting; claimed ones awaited, running or ending."""
         if self.released.is_set():
             return "ending"
         if self.claimed:
@@ -180,7 +175,7 @@ class Reservation(Generic[T]):
 class WarmPool(Generic[K, T]):
     """Keeps resources ready, as many as recent demand requires; with 0 it opens each on demand.
 
-    Nothing is opened before the first claim: a bridge that is never used starts no sandbox. Waiting
+    It opens nothing before the first claim, so an unused bridge starts no sandbox. Waiting
     resources have the key of the last claim and serve only claims with that key.
 
     Args:
@@ -212,7 +207,7 @@ class WarmPool(Generic[K, T]):
 
     @property
     def alive(self) -> int:
-        """Resources that exist or are being opened or destroyed."""
+        """The number of resources that exist or are being opened or destroyed."""
         return len(self._all)
 
     @property
@@ -245,13 +240,11 @@ class WarmPool(Generic[K, T]):
     async def reserve(
         self, key: K, *, fresh: bool = False, keep: Acquire = acquire_nothing
     ) -> AsyncIterator[Reservation[T]]:
-        """Claim a resource, starting one if none is ready; leaving destroys it.
-
-        Entering does not wait, so that the caller can do other work while it starts.
+        """Claim a resource without waiting, starting one if none is ready; leaving destroys it.
 
         Args:
             fresh: Whether to start a new one and destroy the waiting ones.
-            keep: Called now; the returned function is called once the resource is destroyed.
+            keep: Called now; its result is called once the resource is destroyed.
         """
         if fresh:
             self._discard(self._in("starting", "waiting"))
@@ -397,7 +390,9 @@ MAX_WAITING_OF_OWNER = 100  # Waiting runs of one caller, so that none fills the
 MOST_RUNS = 32  # Highest default concurrency. Most runs wait for their servers.
 
 PositionListener = Callable[[int | None], None]
-"""Called with the number of runs ahead of a waiting run, and with None once it has its slot."""
+"""Called with the number of runs ahead of a waiting run, and with None once it has its slot.
+
+A run that gets a slot at once calls it never."""
 
 
 @dataclass(eq=False)
@@ -407,36 +402,18 @@ class _Ticket:
     granted: anyio.Event = field(default_factory=anyio.Event)
 
 
-class RunSlot:
-    """One run's slot, which is free once all its holders have released it."""
-
-    def __init__(self, free: Callable[[], None]) -> None:
-        self._free = free
-        self._kept = 0
-
-    def keep(self) -> Callable[[], None]:
-        """Hold the slot until the returned function is called."""
-        self._kept += 1
-        return self._let_go
-
-    def _let_go(self) -> None:
-        self._kept -= 1
-        if not self._kept:
-            self._free()
-
-
 class RunQueue:
-    """The run slots and their queue.
+    """The slots for concurrent runs, and the fair queue for a slot.
 
-    Args:
-        places: The number of slots.
+    Callers take turns; each caller's runs keep their order. A run holds its slot until its sandbox
+    is gone, also while it waits for a person's answer.
 
     Attributes:
         taken: The number of taken slots.
     """
 
-    def __init__(self, places: int, wait_seconds: float = 120.0) -> None:
-        self._places = places
+    def __init__(self, slots: int, wait_seconds: float = 120.0) -> None:
+        self._slots = slots
         self._wait_seconds = wait_seconds
         self.taken = 0
         # In the order of the owners' turns.
@@ -447,23 +424,32 @@ class RunQueue:
         return sum(len(tickets) for tickets in self._waiting.values())
 
     @asynccontextmanager
-    async def slot(self, owner: str, on_position: PositionListener) -> AsyncIterator[RunSlot]:
-        """Take a slot while this context is open, and while anything keeps the slot.
-
-        Args:
-            on_position: Called only if the run has to wait.
+    async def slot(self, owner: str, on_position: PositionListener) -> AsyncIterator[Acquire]:
+        """Take a slot while this context is open; yield a function that keeps it for longer.
 
         Raises:
             BridgeError: Too many runs wait, or this run has waited too long.
         """
-        if self.taken < self._places:
+        if self.taken < self._slots:
             self.taken += 1
         else:
             await self._wait(_Ticket(owner, on_position))
-        place = RunSlot(self._give_on)
-        let_go = place.keep()
+        holders = 0
+
+        def keep() -> Callable[[], None]:
+            nonlocal holders
+            holders += 1
+            return let_go
+
+        def let_go() -> None:
+            nonlocal holders
+            holders -= 1
+            if not holders:
+                self._give_on()
+
+        keep()
         try:
-            yield place
+            yield keep
         finally:
             let_go()
 
