@@ -14,20 +14,18 @@ from bridge.errors import BridgeError, SandboxError
 from bridge.packages.requirements import parse_requirements
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.backend import container_backend
-from bridge.sandbox.container.build import (
-    BuildRequest,
-    RootfsContext,
-    build,
-    recipe_dir,
-    recipe_version,
-)
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.image import (
+    BuildRequest,
     Flavour,
     ImageEngine,
     ImageStatus,
+    RootfsContext,
+    build,
     describe,
     local_name,
+    recipe_dir,
+    recipe_version,
     status,
 )
 from bridge.sandbox.selection import engines

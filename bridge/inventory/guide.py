@@ -30,7 +30,7 @@ from bridge.inventory.project_servers import waiting_line
 from bridge.inventory.servers import Servers
 from bridge.model import Json, Limits, Tool
 from bridge.sandbox.backend import limits_for
-from bridge.sandbox.contents import recall
+from bridge.sandbox.probe import recall
 from bridge.settings import Settings
 from bridge.settings.time_zone import time_zone
 

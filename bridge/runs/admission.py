@@ -25,7 +25,7 @@ from bridge.runs.checks import Check, Reading, add_findings, by_size, read, refu
 from bridge.runs.execution import Parts, PreparedRun
 from bridge.runs.input_files import resolve_files
 from bridge.sandbox.backend import limits_for
-from bridge.sandbox.contents import recall
+from bridge.sandbox.probe import recall
 from bridge.sessions import Sessions
 from bridge.settings import Settings, narrow
 

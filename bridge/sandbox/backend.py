@@ -18,7 +18,6 @@ import anyio.lowlevel
 
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import MEBIBYTE, Isolation, Limits
-from bridge.sandbox.contents import Contents
 from bridge.settings import Settings
 
 WORKSPACE, TMP, SHM = "/workspace", "/tmp", "/dev/shm"  # The writable directories, in memory.
@@ -37,7 +36,7 @@ NOBODY_ID = 65534  # A user and a group that own nothing anywhere.
 
 READ_ONLY = "read-only:"  # Start of the layer of a read-only directory; its path inside follows.
 
-_SIGNAL_BASE = 128  # Engines report death by signal n as exit status 128 + n, as shells do.
+SIGNAL_BASE = 128  # Engines report death by signal n as exit status 128 + n, as shells do.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,9 +228,22 @@ def code_and_signal(status: int) -> tuple[int | None, int | None]:
     Exit status 128 + n is indistinguishable from death by signal n.
     """
     try:
-        return None, int(Signals(status - _SIGNAL_BASE))
+        return None, int(Signals(status - SIGNAL_BASE))
     except ValueError:
         return status, None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """The Python and the packages that programs find.
+
+    Attributes:
+        python: The version, such as "3.11"; empty if unknown.
+        packages: Names and versions, the best known first.
+    """
+
+    python: str = ""
+    packages: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from bridge.errors import SandboxLostError
 from bridge.guest.protocol.wire import Done, Exited
 from bridge.model import Limits, Reason, Status
-from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.backend import SIGNAL_BASE, ExitReport
 
 RAISED = "The program raised "
 """Start of an exception's summary; its type and the first line of its message follow."""
@@ -62,9 +62,6 @@ class Verdict:
     code: str = ""
 
 
-_SIGNAL_BASE = 128  # What a shell adds to the number of the signal that ended a program.
-
-
 def classify(ending: Ending, limits: Limits) -> Verdict:
     done, exited = ending.done, ending.exited
     if ending.deadline_passed or (exited is not None and exited.timed_out):
@@ -83,8 +80,12 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
     if ending.protocol_error:
         return _crash(f"The sandbox broke its protocol: {ending.protocol_error}", ending)
     if _out_of_memory(ending):
-        code = None if exited is None or exited.signal is None else _SIGNAL_BASE + exited.signal
-        return _oom(limits, done.error if done is not None else "", code)
+        code = None if exited is None or exited.signal is None else SIGNAL_BASE + exited.signal
+        megabytes = limits.memory_bytes // (1024 * 1024)
+        message = f"The program ran out of memory (limit {megabytes} MiB, files in /tmp included)."
+        error = f"{done.error if done is not None else ''}\n{message}".strip()
+        error += " Work on less data at a time."
+        return Verdict("error", "oom", message, code, error)
     if done is not None and done.outcome == "exception":
         lines = [line for line in done.error.splitlines() if not line.startswith("Hint: ")]
         # A message may have more lines; those of code are indented.
@@ -101,7 +102,7 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
         names = (known.name for known in signals.Signals if known == exited.signal)
         name = next(names, f"signal {exited.signal}")
         hint = f" ({_HINTS[name]})" if name in _HINTS else ""
-        code = _SIGNAL_BASE + exited.signal
+        code = SIGNAL_BASE + exited.signal
         return _crash(f"The program was killed by {name}{hint}.", ending, code)
     message = "The sandbox ended before the program did."
     if ending.report is not None and ending.report.signal == signals.SIGKILL:
@@ -138,13 +139,6 @@ def _out_of_memory(ending: Ending) -> bool:
         return False
     seen = exited is not None and exited.oom_kills > 0
     return seen or (report is not None and report.oom_killed is True)
-
-
-def _oom(limits: Limits, error: str, code: int | None) -> Verdict:
-    megabytes = limits.memory_bytes // (1024 * 1024)
-    message = f"The program ran out of memory (limit {megabytes} MiB, files in /tmp included)."
-    error = f"{error}\n{message}".strip() + " Work on less data at a time."
-    return Verdict("error", "oom", message, code, error)
 
 
 def _exit(code: int, *, finished: bool, error: str) -> Verdict:

@@ -35,8 +35,8 @@ class Owner:
 
     Attributes:
         start: Its start time, as the kernel prints it.
-        namespace: The number of its pid namespace; empty where there are none.
-        host: A digest, so that labels contain no host name.
+        namespace: The number of its pid namespace; empty on systems without them.
+        host: A digest of the host's name and id, since labels are visible to others.
     """
 
     pid: int
@@ -46,12 +46,11 @@ class Owner:
     host: str
 
     def __str__(self) -> str:
-        """Return the owner as one word, for labels and file names."""
         return "_".join((str(self.pid), self.start, self.namespace, self.boot, self.host))
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
-        """Parse an owner's word; None if it is not one."""
+        """Parse the text of an owner; None for other text."""
         pid, *others = text.split("_")
         return cls(int(pid), *others) if pid.isdecimal() and len(others) == 4 else None
 

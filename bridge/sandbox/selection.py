@@ -18,8 +18,8 @@ import anyio.to_thread
 
 from bridge.errors import BridgeError, LaunchError, SandboxError, SettingsError
 from bridge.sandbox.backend import Backend, Probe, limits_for
-from bridge.sandbox.contents import remember
 from bridge.sandbox.ownership import reap_leftovers
+from bridge.sandbox.probe import remember
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
 from bridge.settings.parsers import ELSEWHERE, ENGINES, LADDER, WEAKER

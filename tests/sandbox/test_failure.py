@@ -15,10 +15,9 @@ from bridge.errors import BridgeError
 from bridge.guest.protocol.wire import Done, Exited
 from bridge.model import Limits
 from bridge.sandbox.backend import ExitReport
-from bridge.sandbox.container import build
 from bridge.sandbox.container import faults as engines
 from bridge.sandbox.container.command_runner import CompletedCommand
-from bridge.sandbox.container.image import build_failure
+from bridge.sandbox.container.image import build_failure, script_failure
 from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.failure import Ending, classify
 from bridge.sandbox.process import host
@@ -105,7 +104,7 @@ SAID: dict[str, list[Any]] = json.loads(
 ERRORS: Mapping[str, Callable[[Any], BridgeError]] = {
     "an engine": lambda said: engines.from_text(said, doing="start it", engine="podman"),
     "a build": lambda said: build_failure("docker", "build x", said),
-    "the Debian recipe": lambda said: build.failure(CompletedCommand(exit_code=1, stderr=said)),
+    "the Debian recipe": lambda said: script_failure(CompletedCommand(exit_code=1, stderr=said)),
     "OpenSSH": SshTarget(destination="me@big", port="22", socket="/s").failure,
     "bubblewrap": lambda row: host.bubblewrap_failed(row[0], KernelSettings(**row[1])),
     "the stage": lambda row: host.stage_failed(row[0], KernelSettings(**row[1])),
@@ -138,4 +137,4 @@ def test_words_never_heard_before_are_passed_on() -> None:
 
 def test_a_recipe_that_takes_too_long_says_so() -> None:
     late = CompletedCommand(exit_code=None, stderr="Get: 1 ...", timed_out=True)
-    assert "not built in time" in build.failure(late).message
+    assert "not built in time" in script_failure(late).message

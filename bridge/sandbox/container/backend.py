@@ -32,7 +32,7 @@ from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox, limits_f
 from bridge.sandbox.container import faults, hardening
 from bridge.sandbox.container.api import EngineApi, ping_engine, runtime_name
 from bridge.sandbox.container.command_runner import SystemRunner
-from bridge.sandbox.container.connection import Connector, EngineConnection
+from bridge.sandbox.container.connection import Connector, EngineConnection, reap_services
 from bridge.sandbox.container.image import ImageEngine, ensure_present
 from bridge.sandbox.container.image import choose as choose_image
 from bridge.sandbox.container.machine import MachineContext
@@ -43,7 +43,6 @@ from bridge.sandbox.container.sandbox import (
     remove_with_retries,
     run_container,
 )
-from bridge.sandbox.container.service import reap_services
 from bridge.sandbox.layers import is_gvisor, this_kernel
 from bridge.sandbox.ownership import IDENTITY_LABEL, OWNER_LABEL, Owner, current_owner, is_dead
 from bridge.sandbox.probe import failed_probe, probe_spec, run_probe

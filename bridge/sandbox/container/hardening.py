@@ -297,7 +297,15 @@ def isolation(
         layers.append("user-namespace")
     weaker += lacking
     _add_limits(layers, weaker, spec, facts, oci_runtime)
-    _add_directories(layers, weaker, spec, noexec=facts.kind == "podman" and placement.local)
+    if spec.command is None:
+        shown, open_ones = bind_layers(spec.binds)
+        layers += shown
+        weaker += open_ones
+        noexec = facts.kind == "podman" and placement.local
+        if any(bind.writable for bind in spec.binds) and not noexec:
+            weaker.append("directories: not noexec, so that written files can be executed")
+    elif spec.command.network:
+        weaker.append("no network: the profile grants the engine's default network")
     return Isolation(
         backend=facts.kind,
         oci_runtime=oci_runtime,
@@ -305,20 +313,6 @@ def isolation(
         weaker=tuple(weaker),
         host_kernel=host_kernel if own_kernel else None,
     )
-
-
-def _add_directories(
-    layers: list[str], weaker: list[str], spec: LaunchSpec, *, noexec: bool
-) -> None:
-    if spec.command is not None:
-        if spec.command.network:
-            weaker.append("no network: the profile grants the engine's default network")
-        return
-    shown, open_ones = bind_layers(spec.binds)
-    layers += shown
-    weaker += open_ones
-    if any(bind.writable for bind in spec.binds) and not noexec:
-        weaker.append("directories: not noexec, so that written files can be executed")
 
 
 def _add_limits(

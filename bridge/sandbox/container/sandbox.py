@@ -17,8 +17,7 @@ from bridge.errors import ChannelClosedError, EngineDownError, SandboxError
 from bridge.model import Isolation, Json
 from bridge.sandbox.backend import ExitReport, code_and_signal
 from bridge.sandbox.container import hardening
-from bridge.sandbox.container.api import EngineApi
-from bridge.sandbox.container.stream import AttachedStream
+from bridge.sandbox.container.api import AttachedStream, EngineApi
 from bridge.sandbox.layers import of_command, require_mandatory_layers
 from bridge.sandbox.probe import probe_argv, receive_facts
 

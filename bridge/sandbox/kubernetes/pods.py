@@ -287,7 +287,7 @@ class WarmPods:
 
     async def claim(self, limits: Limits) -> Document | None:
         """Claim a warm pod for a run; return None if there is none with these limits."""
-        # No warm pods with longer limits: sessions are few.
+        # Sessions have longer limits, and are too few for warm pods.
         if limits.timeout <= 3600.0:
             self._limits = limits
         self._taken.set()

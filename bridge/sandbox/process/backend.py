@@ -117,7 +117,7 @@ class BubblewrapBackend(ProcessBackend):
         return found
 
     def _find_scopes(self) -> str:
-        """Return the path of `systemd-run` if the user's systemd applies limits, or ""."""
+        """Return the path of `systemd-run` if the user's systemd applies limits, else ""."""
         systemd_run = host.find_command("systemd-run", self._environ)
         if systemd_run is None or not self._environ.get("XDG_RUNTIME_DIR"):
             return ""
@@ -138,7 +138,7 @@ class BubblewrapBackend(ProcessBackend):
     ) -> LaunchPlan:
         words = [*who, found.confiner]
         made, filters = command.isolation(spec, found.around), found.filters
-        # What a sandbox is granted of the host belongs to the bridge's user.
+        # Only the bridge's own user may read the host directories of a sandbox.
         if found.ids is not None and not spec.binds and spec.command is None:
             words = [*found.ids.command(command.UID), *words]
         elif found.uid is None:
@@ -174,7 +174,7 @@ class BubblewrapBackend(ProcessBackend):
             environ=environ,
             watchdog=self._watchdog,
             group=group,
-            memory_bytes=command.watched_memory(spec, found.around),
+            memory_bytes=self._watched_memory(found, spec.limits),
             memory_directories=tuple(command.memory_directories(spec)),
             isolation=made,
             judge=judge,

@@ -1,13 +1,13 @@
-"""bubblewrap's options, the stage's plan, and the layers they make. Pure, but for path checks.
+"""bubblewrap's options, the stage's plan, and their layers. Pure, but for path checks.
 
 Enforces: user, pid, mount, network, IPC, UTS and cgroup namespaces; a read-only root with only the
 interpreter's files; sized tmpfs without execution; no capabilities; no new privileges; resource
 limits; Landlock and the system call filters. Without a cgroup or Landlock, `Isolation.weaker` says
 what is missing.
 
-A command of the user's sees the system's libraries and what it is granted, not the system's program
-directories. It may execute the named executables, their interpreters and the loader. Such a program
-can have the loader run any file that it can read; its own code could do the same.
+A user's command sees the system's libraries and its own directories and files, but not the system's
+program directories. It may execute the named executables, their interpreters and the loader. It
+can have the loader run any file that it can read, as its own code could.
 
 Verified: from inside in every sandbox (`layers`), and by `tests/security/test_broken_layers.py`.
 """
@@ -26,6 +26,7 @@ from bridge.model import MEBIBYTE, Isolation, Json, Limits
 from bridge.sandbox.backend import (
     HOME,
     HOSTNAME,
+    NOBODY_ID,
     PENDING_SIGNALS,
     SHM,
     SHM_BYTES,
@@ -41,15 +42,14 @@ from bridge.sandbox.process import landlock
 from bridge.sandbox.process.interpreter import Interpreter, stage_payload
 from bridge.sandbox.process.landlock import LandlockRule
 
-UID = 65534  # The user id inside, and outside too if the bridge is root. It owns nothing anywhere.
+UID = NOBODY_ID  # The user id inside, and outside too if the bridge is root.
 
-STACK_BYTES = 8 * MEBIBYTE
-"""Every distribution's default, so that recursion ends where programs expect it to."""
+STACK_BYTES = 8 * MEBIBYTE  # Every distribution's default, which programs expect for recursion.
 
 DATA_FACTOR = 4
 DATA_SPARE = 1024 * MEBIBYTE
-"""Without a cgroup the kernel bounds each process's private data, as a backstop: threads and
-runtimes ask for far more than they use."""
+"""Without a cgroup the kernel bounds each process's private data. The bound is loose, since threads
+and runtimes reserve far more than they use."""
 
 _DEVICES = ("full", "null", "random", "urandom", "zero")
 _DEVICE_LINKS = (
@@ -61,7 +61,7 @@ _DEVICE_LINKS = (
 
 
 def copied_files(spec: LaunchSpec) -> tuple[bytes, ...]:
-    """Return the contents of /etc/passwd, of /etc/group and of a command's own files."""
+    """Return the contents of /etc/passwd, /etc/group and a command's own files."""
     home = WORKSPACE if spec.command is None else HOME
     own = spec.command.files if spec.command is not None else ()
     passwd = f"sandbox:x:{UID}:{UID}::{home}:/nonexistent\n"
@@ -72,7 +72,7 @@ SYSTEM = (
     "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share", "/usr/local/lib", "/usr/local/share",
     "/lib", "/lib32", "/lib64",
 )  # fmt: skip
-"""For commands: the system's libraries and data, public to all its users. Not its programs."""
+"""The system's libraries and data for commands, without its programs. All users may read them."""
 
 SYSTEM_FILES = (
     "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/etc/protocols", "/etc/services",
@@ -88,13 +88,14 @@ PYTHON = ("python3", "-I", "-S", "-c")
 
 @dataclass(frozen=True, kw_only=True)
 class Descriptors:
-    """The numbers of the descriptors that are inherited.
+    """The numbers of the descriptors that bubblewrap and the stage inherit.
 
     Attributes:
         info: bubblewrap writes its child's pid and exit code here.
         status: The stage writes `stage.CONFINED` here, or why it failed.
-        files: Hold the contents of files, in the order of `LaunchPlan.files`.
-        permission: The stage of a command reads here that it may continue.
+        files: The contents of `LaunchPlan.files`, in their order.
+        permission: A command's stage reads `stage.PERMISSION` here.
+        stage: The stage's payload.
     """
 
     info: int
@@ -106,7 +107,7 @@ class Descriptors:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSurroundings:
-    """This machine's features that decide how a sandbox is put together.
+    """This machine's features, on which a sandbox's layers depend.
 
     Attributes:
         landlock_abi: The kernel's Landlock ABI version; 0 for none.
@@ -133,13 +134,13 @@ def stage_input(
     stage: str | bytes,
     code: str = "",
 ) -> bytes:
-    """Return the payload for bubblewrap's command: the stage and its plan."""
+    """Return the loader's payload: the stage, and its plan for this launch."""
     plan = stage_plan(spec, interpreter, around, filters)
     if spec.command is not None:
         named = interpreter.executable in _executes(spec.command)
         plan["examine"] = {
             "code": code,
-            # That attempt would write to the user's workspace; the mount options show it as well.
+            # That attempt would write to the user's workspace. The mount options show the layer.
             "attempts": [x for x in isolation(spec, around).layers if x != "sized-tmpfs-noexec"],
             "unnamed": "" if named or not around.landlock_abi else interpreter.executable,
             "permission": descriptors.permission,
@@ -160,12 +161,12 @@ def options(
         *("--hostname", HOSTNAME),
         "--die-with-parent",
         "--new-session",
-        # The guest's supervisor reaps, and its end ends the pid namespace. A command as pid 1
-        # would not get the signals that it does not handle.
+        # As pid 1 the guest's supervisor reaps, and its end ends the pid namespace. A command as
+        # pid 1 would not get the signals that it does not handle.
         *(("--as-pid-1",) if spec.command is None else ()),
         "--clearenv",
         *(w for name, value in sorted(spec.env.items()) for w in ("--setenv", name, value)),
-        # For the stage's mounts; it gives both up before the program starts.
+        # For the stage's mounts. The stage drops both before the program starts.
         *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"),
         *(("--share-net",) if spec.command is not None and spec.command.network else ()),
         *("--json-status-fd", str(descriptors.info)),
@@ -190,7 +191,7 @@ def _tree(
     directories = [SHM, TMP, WORKSPACE]
     shown: list[str] = []
     if command is not None:
-        # A command may need packages that programs must not import.
+        # A command may need the packages that are hidden from programs.
         shown += [*SYSTEM, *(path for tool in command.executables for path in tool.needs)]
         links += [link for tool in command.executables for link in tool.links]
         places = [place for _, place in bound]
@@ -217,7 +218,7 @@ def _tree(
 
 
 def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
-    """Return the read-only mounts without those of `spec.binds`: source and path inside."""
+    """Return the read-only mounts other than `spec.binds`: source and path inside."""
     command = spec.command
     own = [(bind.source, bind.inside) for bind in interpreter.binds]
     if command is None:
@@ -225,7 +226,7 @@ def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
     wanted = [
         (path, path) for path in SYSTEM if Path(path).is_dir() and not Path(path).is_symlink()
     ]
-    # Debian's JVMs have their settings there, and do not start without.
+    # Debian's JVMs do not start without their settings.
     java = map(str, Path("/etc").glob("java-*-openjdk"))
     files = [*SYSTEM_FILES, *java, *(NETWORK_FILES if command.network else ())]
     wanted += [(str(Path(path).resolve()), path) for path in files if Path(path).exists()]
@@ -258,22 +259,22 @@ def places(spec: LaunchSpec, interpreter: Interpreter) -> dict[str, bool]:
 def verify_command(
     isolation: Isolation, places: Mapping[str, bool], facts: Mapping[str, Any]
 ) -> Isolation:
-    """Return the isolation of a command as it was seen from inside."""
+    """Return a command's isolation, as its stage saw it from inside."""
     strays = unexpected_mounts(facts.get("mount_table"), places)
     return of_command(isolation, {**facts, "unexpected_mounts": strays})
 
 
 def unexpected_mounts(table: object, places: Mapping[str, bool]) -> list[str] | None:
-    """Return mounts that were not requested, or are writable against it; None if unknown.
+    """Return mounts that are not in `places`, or writable against it; None if unknown.
 
-    Mounts below a requested host path belong to it.
+    Mounts below a host path in `places` belong to that path.
     """
     if not isinstance(table, list) or not table:
         return None
     found = []
     for row in table:
         path, read_only = str(row[0]), row[1] is True
-        for character in " \t\n\\":  # The table writes them in octal; the backslash comes last.
+        for character in " \t\n\\":  # The table has these in octal. The backslash comes last.
             path = path.replace(f"\\{ord(character):03o}", character)
         place = max((each for each in places if _is_covered(path, (each,))), key=len, default=None)
         if place is None or not (read_only or places[place]):
@@ -285,7 +286,7 @@ def _pseudo_files(around: ProcessSurroundings) -> list[str]:
     """Return bubblewrap's options for /proc and the few devices."""
     made = ["--proc", "/proc"]
     for path, is_directory in around.masked:
-        # Covered by an empty directory, or by the null device.
+        # An empty directory or the null device covers each.
         made += ["--tmpfs", path] if is_directory else ["--ro-bind", "/dev/null", path]
     for name in _DEVICES:
         made += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
@@ -308,19 +309,19 @@ def stage_plan(
         "text": spec.argv[4] if in_process else None,
         "packages": list(interpreter.packages) if command is None else [],
         "cwd": command.cwd if command is not None else WORKSPACE,
-        # bubblewrap always sets it.
+        # bubblewrap always sets PWD.
         "unset": [name for name in ("PWD",) if name not in spec.env],
         "mounts": [
             [path, f"size={size},nr_inodes={TMPFS_INODES},mode=1777"]
             for path, size in memory_directories(spec).items()
         ],
-        # bubblewrap does the rest of these mounts.
+        # bubblewrap mounts these, but cannot add "noexec".
         "noexec": [[bind.inside, bind.writable] for bind in spec.binds if not bind.executable],
         "rlimits": rlimits(spec.limits, around, command),
         "landlock": landlock.ruleset(
             _rules(spec, interpreter),
             around.landlock_abi,
-            # Commands with a network still cannot bind a port.
+            # A command with a network can connect, but not bind a port.
             connects=command is not None and command.network,
         ),
         "filters": [base64.b64encode(program).decode("ascii") for program in filters],
@@ -333,18 +334,13 @@ def memory_directories(spec: LaunchSpec) -> dict[str, int]:
     return {TMP: spec.limits.tmp_bytes, **sizes, SHM: SHM_BYTES}
 
 
-def watched_memory(spec: LaunchSpec, around: ProcessSurroundings) -> int | None:
-    """Return the memory limit if the bridge has to apply it; None if a cgroup does."""
-    return None if "memory" in around.controllers else spec.limits.memory_bytes
-
-
 def rlimits(
     limits: Limits, around: ProcessSurroundings, command: CommandSpec | None = None
 ) -> list[tuple[str, int, int]]:
     """Return the resource limits of a sandbox's processes: name, soft, hard."""
     data = limits.memory_bytes * DATA_FACTOR + DATA_SPARE
     cpu = math.ceil(limits.timeout * around.cpus) + 10  # start-up, and the guest's own work
-    # Older kernels count processes per user of the whole host.
+    # Older kernels count a user's processes on the whole host.
     processes = limits.pids if around.processes_per_namespace else 4096
     file_bytes = max(limits.tmp_bytes, limits.workspace_bytes, SHM_BYTES)
     if command is not None:
@@ -366,7 +362,7 @@ def rlimits(
 def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[LandlockRule]:
     command = spec.command
     reads, writes = ["/etc"], [SHM, TMP]
-    # Code can be mapped from what may be read; EXECUTE is the right to start programs.
+    # READ suffices to load libraries; EXECUTE is the right to start programs.
     rules = [
         LandlockRule(
             bind.inside,
@@ -379,7 +375,7 @@ def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[LandlockRule]:
         own = (*interpreter.binds, *interpreter.tools)
         rules += [LandlockRule(bind.inside, landlock.RUN, is_file=bind.is_file) for bind in own]
         writes.append(WORKSPACE)
-        # The parents of mounted directories, so that programs can list them.
+        # Programs can list the parents of mounted directories.
         reads += sorted({bind.inside.rpartition("/")[0] for bind in spec.binds} - {""})
     else:
         rules += [
@@ -442,7 +438,7 @@ def isolation(spec: LaunchSpec, around: ProcessSurroundings) -> Isolation:
 
 
 def shared_counters(ids: bool) -> str:
-    """Return what is weaker where a sandbox has the bridge's own user id outside."""
+    """Return the weakness of a sandbox that has the bridge's own user id outside."""
     cause = (
         "what it is granted belongs to that user"
         if ids
@@ -457,7 +453,7 @@ def shared_counters(ids: bool) -> str:
 def add_limits(
     layers: list[str], weaker: list[str], limits: Limits, around: ProcessSurroundings
 ) -> None:
-    """Add the layer of each limit that is applied, else the reason why it is weaker."""
+    """Add the layer of each limit in force, or the reason why the limit is weaker."""
     cause = around.limits_elsewhere or "its controller is not available to this user"
     applied = around.controllers | ({"pids"} if around.processes_per_namespace else set())
     for name, instead in (

@@ -1,6 +1,7 @@
 """Reads this machine's kernel settings and features, and finds the user for sandboxes.
 
-Also checks that a sandbox's user can reach its granted host paths.
+Also checks that a sandbox's user can reach its host paths, and explains bubblewrap's failures with
+one remedy per cause.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def output_of(words: Sequence[str], environ: Mapping[str, str] | None = None) ->
 
 
 def unprivileged_uid() -> int | None:
-    """Return the programs' user outside; None for the bridge's own."""
+    """Return the programs' user outside if the bridge is root; None for the bridge's own."""
     is_root = os.getuid() == 0 and is_mapped(UID, text("/proc/self/uid_map"))
     return UID if is_root else None
 
@@ -61,9 +62,7 @@ def find_setpriv(environ: Mapping[str, str]) -> str:
 def become(uid: int | None, gid: int | None, *, setpriv: str, python: str = "") -> list[str]:
     """Return the words that start a command as a user and a group, without other groups.
 
-    Args:
-        uid: None for the bridge's own user.
-        python: Replaces an absent `setpriv`, which is 10 ms faster.
+    Without `setpriv`, which is 10 ms faster, `python` changes the user.
     """
     if uid is None:
         return []
@@ -84,7 +83,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 @dataclass(frozen=True, kw_only=True)
 class SubordinateIds:
-    """The host's ids that belong to the bridge's user alone, for sandboxes to run as.
+    """The host's ids that only the bridge's user has, and that sandboxes run as.
 
     The kernel counts watches, signals, descriptors in flight and pipes for each id.
     """
@@ -125,15 +124,15 @@ def _first_range(table: str, names: set[str]) -> range:
 
 
 def kernel_settings(bwrap: str) -> KernelSettings:
-    setuid = False
+    mode = 0
     with suppress(OSError):
-        setuid = bool(Path(bwrap).stat().st_mode & stat.S_ISUID)
+        mode = Path(bwrap).stat().st_mode
     return KernelSettings(
         userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         apparmor_restricts=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
         in_container=in_container(),
-        setuid=setuid,
+        setuid=bool(mode & stat.S_ISUID),
     )
 
 
@@ -143,10 +142,9 @@ def in_container() -> bool:
 
 
 def is_mapped(uid: int, uid_map: str) -> bool:
-    """Return whether a user id is mapped here, by the text of /proc/self/uid_map.
+    """Return whether /proc/self/uid_map maps a user id.
 
-    Root in a user namespace with a single id is an ordinary user outside and cannot switch to
-    another.
+    Root in a user namespace with a single id is an ordinary user outside.
     """
     for line in uid_map.splitlines():
         words = line.split()
@@ -187,14 +185,11 @@ _COMMAND_REMEDY = (
 def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, int | None]:
     """Return a sandbox's user and group outside; None for the bridge's own. Blocks.
 
-    If the bridge is root, commands run as the owner of the workspace, so that files there stay
-    that user's; if root owns it, as user nobody. They never run as root.
-
-    Args:
-        nobody_uid: The programs' user if the bridge is root; None if it is not.
+    If the bridge is root, programs run as user nobody (`nobody_uid`). Commands run as the owner of
+    the workspace, whose files they write, or as nobody if that is root.
 
     Raises:
-        LaunchError: That user cannot reach what is granted.
+        LaunchError: That user cannot reach the sandbox's host paths.
     """
     if nobody_uid is None:
         return None, None

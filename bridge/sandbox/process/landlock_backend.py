@@ -22,12 +22,11 @@ from pathlib import PurePosixPath
 from bridge.errors import SandboxError
 from bridge.model import Isolation, Json
 from bridge.sandbox.backend import LaunchSpec
-from bridge.sandbox.process import command, host, landlock, libseccomp
-from bridge.sandbox.process.base import WEAKER_DISK, Findings, UnnamespacedBackend
+from bridge.sandbox.process import host, landlock, libseccomp
+from bridge.sandbox.process.base import WEAKER_DISK, Findings, RunDirectory, UnnamespacedBackend
 from bridge.sandbox.process.command import ProcessSurroundings, add_limits, device_rules, rlimits
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.landlock import LandlockRule
-from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.sandbox.syscalls import (
     SyscallRefusal,
     refuse,
@@ -50,14 +49,14 @@ NO_SOCKETS: tuple[SyscallRefusal, ...] = (
     # Datagram sockets could send to any address.
     *refuse_datagrams("socketpair"),
 )
-"""Refused beyond what every sandbox refuses: here the network is the host's."""
+"""Refused only here, because the network is the host's."""
 
 _WITHOUT_OPENING = """
 chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr futimesat
 lchown lremovexattr lsetxattr removexattr setxattr utime utimensat utimes
 """
-"""Landlock covers none of them, and a program's user may own the bridge user's files. Also by
-descriptor: a file that may be opened for reading, such as a library, may be that user's."""
+"""Landlock covers none of these calls, and a program may run as the owner of the bridge's files.
+Those on descriptors too: a program may open the user's files for reading, such as libraries."""
 
 _OF_ANOTHER_PROCESS = "prlimit64 sched_setaffinity sched_setattr sched_setparam sched_setscheduler"
 
@@ -98,17 +97,13 @@ _PROCESSES = (
 )
 
 ListEntries = Callable[[str], Iterable[tuple[str, bool]]]
-"""Lists a directory: names, and whether each is not a directory."""
+"""Lists the names in a directory, and whether each is not a directory."""
 
 
 def rules(
     interpreter: Interpreter, directory: RunDirectory, entries: ListEntries
 ) -> list[LandlockRule]:
-    """Return the Landlock rules for all paths that programs may open.
-
-    Args:
-        entries: Lists a directory; called only if something in it is hidden.
-    """
+    """Return the Landlock rules for all paths that programs may open."""
     made: list[LandlockRule] = []
     for bind in interpreter.binds:
         hidden = {
@@ -140,9 +135,7 @@ def isolation(
 ) -> Isolation:
     """Return a launch's layers, and what the tier lacks.
 
-    Args:
-        as_nobody: Whether programs run as an unprivileged user.
-        root: Whether they run as root of the bridge's own user namespace.
+    Programs run as nobody, as root of the bridge's own user namespace, or as the bridge's user.
     """
     layers = [
         "landlock",
@@ -209,9 +202,6 @@ class LandlockBackend(UnnamespacedBackend):
         as_nobody = found.uid is not None
         root = os.getuid() == 0 and not as_nobody
         return isolation(spec, found.around, as_nobody=as_nobody, root=root)
-
-    def _watched_memory(self, found: Findings, spec: LaunchSpec) -> int | None:
-        return command.watched_memory(spec, found.around)
 
     def _details(self, found: Findings) -> Mapping[str, str]:
         return {

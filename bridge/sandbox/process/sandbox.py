@@ -32,9 +32,8 @@ from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport, code_and_signal
 from bridge.sandbox.process import stage
-from bridge.sandbox.process.cgroups import SandboxCgroups
+from bridge.sandbox.process.cgroups import MemoryWatch, SandboxCgroups
 from bridge.sandbox.process.command import Descriptors
-from bridge.sandbox.process.memory_watch import MemoryWatch
 
 logger = logging.getLogger(__name__)
 

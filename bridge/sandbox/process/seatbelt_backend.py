@@ -19,8 +19,7 @@ from bridge.errors import SandboxError
 from bridge.model import Isolation, Json
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.process import command
-from bridge.sandbox.process.base import WEAKER_DISK, Findings, UnnamespacedBackend
-from bridge.sandbox.process.run_directory import RunDirectory
+from bridge.sandbox.process.base import WEAKER_DISK, Findings, RunDirectory, UnnamespacedBackend
 
 SANDBOX_EXEC = "/usr/bin/sandbox-exec"
 

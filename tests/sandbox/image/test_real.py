@@ -23,23 +23,21 @@ import pytest
 
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.api import connect
-from bridge.sandbox.container.build import (
-    BuildRequest,
-    RootfsContext,
-    assemble,
-    build,
-    recipe_dir,
-)
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.image import (
     REPOSITORY,
+    BuildRequest,
     ImageEngine,
     ImageFacts,
     ImageStatus,
     Progress,
+    RootfsContext,
+    assemble,
+    build,
     choose,
     local_name,
+    recipe_dir,
 )
 from tests.contract.rig import listens
 from tests.raised import raises_code

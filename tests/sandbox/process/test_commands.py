@@ -20,8 +20,12 @@ from bridge.sandbox import syscalls
 from bridge.sandbox.backend import Bind, CommandSpec, Executable, HostFile, LaunchSpec
 from bridge.sandbox.process import command, stage
 from bridge.sandbox.process.command import unexpected_mounts, verify_command
-from bridge.sandbox.process.executables import find_executables, shebang
-from bridge.sandbox.process.interpreter import Interpreter, compiled_examination
+from bridge.sandbox.process.interpreter import (
+    Interpreter,
+    compiled_examination,
+    find_executables,
+    shebang,
+)
 from bridge.sandbox.process.sandbox import receive_examination
 from tests.raised import raises_code
 from tests.waiting import PATIENCE_SECONDS

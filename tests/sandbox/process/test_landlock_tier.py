@@ -22,10 +22,10 @@ import pytest
 from bridge.model import MEBIBYTE, Limits, RunRequest
 from bridge.sandbox.backend import Bind
 from bridge.sandbox.process import landlock
+from bridge.sandbox.process.base import RunDirectory
 from bridge.sandbox.process.command import UID, ProcessSurroundings
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.landlock_backend import TIER, LandlockBackend, isolation, rules
-from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.settings import load
 from tests.contract.rig import ordinary_user, usable_python
 from tests.engine_rig import ListFinder, engine_on, workshop
