@@ -127,10 +127,7 @@ def _run(*argv: str) -> str:
 
 
 async def reap_leftovers(backend: Backend) -> None:
-    """Remove the leftovers of dead bridges from a backend; log a failure.
-
-    New sandboxes do not depend on it, and the next bridge tries again.
-    """
+    """Remove the leftovers of dead bridges; log a failure, after which the next bridge tries."""
     try:
         await backend.reap()
     except SandboxError as error:

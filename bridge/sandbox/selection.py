@@ -40,11 +40,7 @@ imports take 50 ms, and those of the engines' client libraries 150 ms."""
 
 
 def candidates(runtime: str, order: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the backends to try for the setting `runtime`, in order.
-
-    Args:
-        order: The only backends for `auto`, in order; empty for the default ladder.
-    """
+    """Return the backends to try for the setting `runtime`; `order` replaces `auto`'s ladder."""
     return (tuple(order) or LADDER) if runtime == "auto" else (runtime,)
 
 
@@ -100,23 +96,12 @@ async def _make_backend(
 
 
 async def select_present(settings: Settings) -> Backend:
-    """Return the first backend that works without fetching an image.
-
-    A model's call must not wait for minutes without a message.
-    """
+    """Return the first backend that works without fetching an image, which can take minutes."""
     return await select_backend(settings, pull=False)
 
 
 async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
-    """Return the first backend that works, open.
-
-    Args:
-        pull: Whether to fetch an image if no backend works without one.
-
-    Raises:
-        SettingsError: The settings contradict each other, or name unusable packages.
-        SandboxError: No backend works; the message has the reason and remedy of each.
-    """
+    """Return the first backend that works, open; if none does and `pull`, fetch an image."""
     failures: dict[str, Probe] = {}
     names = _allowed_backends(settings)
     for name in names:
@@ -224,10 +209,6 @@ async def select_for_profile(settings: Settings, profile: CommandProfile) -> Bac
     """Return the open backend for a profile's commands: bubblewrap, or the first fitting engine.
 
     An engine fits if it has the profile's image or can pull it. Nothing replaces bubblewrap.
-
-    Raises:
-        SettingsError: A runtime is required that bubblewrap cannot use.
-        SandboxError: No backend is usable; the remedy says what to do.
     """
     if settings.runtime in ELSEWHERE:
         message = f"{profile.place}: commands use directories of this machine, which"

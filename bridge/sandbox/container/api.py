@@ -524,12 +524,7 @@ def attach(
     engine: EngineKind,
     feeding: AttachedStream | None = None,
 ) -> AttachedStream:
-    """Open a raw connection to a container. Blocks.
-
-    Raises:
-        OSError: The engine does not answer, or the server is no engine.
-        SandboxError: The engine refuses.
-    """
+    """Open a raw connection to a container. Blocks."""
     connection = endpoint.connect(ANSWER_SECONDS)
     try:
         leftover = _upgrade(connection, target, engine)

@@ -278,18 +278,12 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RootfsContext:
-    """The tools of a build.
-
-    Attributes:
-        recipe: The directory of the image's recipe.
-        state_dir: The bridge's state directory; tarballs are kept below it.
-        clock: Returns seconds since the epoch, as files' times are.
-    """
+    """The tools of a build."""
 
     run: SystemRunner
-    recipe: Path
-    state_dir: Path
-    clock: Callable[[], float] = time.time
+    recipe: Path  # The recipe's directory.
+    state_dir: Path  # The bridge's; tarballs are kept below it.
+    clock: Callable[[], float] = time.time  # Seconds since the epoch, as files' times are.
 
 
 def _build_error(message: str, remedy: str) -> SandboxError:
@@ -515,10 +509,7 @@ async def _build_online(
 
 
 def assemble(recipe: Path, guest: Path, output: Path, request: BuildRequest) -> None:
-    """Write an engine's build context: the recipe's files, and the guest's below `guest/`.
-
-    The request's packages join those of its flavour.
-    """
+    """Write a build context: the recipe, the guest below `guest/`, and the added packages."""
     shutil.copytree(recipe, output, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     shutil.copytree(guest, output / "guest", dirs_exist_ok=True)
     with (output / f"packages-{request.flavour}-added.txt").open("a", encoding="utf-8") as file:

@@ -40,16 +40,12 @@ class MachinePlan(NamedTuple):
 
 
 def concerns_machine(platform: str, env: Mapping[str, str], info: CompletedCommand) -> bool:
-    """Return whether podman's answer may depend on a machine.
-
-    A user who names a host or a connection in the environment has another engine. On Linux only a
-    remote client has a machine.
-    """
+    """Return whether podman's answer may depend on a machine; on Linux a remote client's may."""
     if info.missing:
         remedy = "Install podman; see podman.io/docs/installation"
         raise SandboxError("podman is not installed.", remedy=remedy, code="engine_not_found")
     if env.get("CONTAINER_HOST") or env.get("CONTAINER_CONNECTION"):
-        return False
+        return False  # The user names another engine.
     # Only podman's remote client prints this.
     unconnected = not info.ok and "Cannot connect to Podman" in info.stderr + info.stdout
     return platform in _MACHINE_PLATFORMS or unconnected
@@ -58,11 +54,7 @@ def concerns_machine(platform: str, env: Mapping[str, str], info: CompletedComma
 def decide(
     platform: str, info: CompletedCommand, connections: CompletedCommand, machines: CompletedCommand
 ) -> MachinePlan:
-    """Return the next step towards a podman that answers, from the output of three commands.
-
-    Raises:
-        SandboxError: The bridge can do nothing; the message has the reason.
-    """
+    """Return the next step towards a podman that answers, from the output of three commands."""
     default = next((row for row in _rows(connections) or () if row.get("Default") is True), {})
     # Versions before 4.1 do not report it; then the list of machines decides.
     remote = default.get("IsMachine") is False

@@ -183,11 +183,7 @@ async def examined_isolation(
     examinations: Examinations,
     not_removed: Callable[[str], None],
 ) -> Isolation:
-    """Return a container's isolation, as seen from inside one with the same configuration.
-
-    Raises:
-        SandboxError: A mandatory layer is missing, or the container does not start.
-    """
+    """Return a container's isolation, as seen from inside one with the same configuration."""
     key = json.dumps([config[name] for name in _SHAPING], sort_keys=True)
     if key not in examinations:
         examinations[key] = await look_inside(api, config, isolation, not_removed)

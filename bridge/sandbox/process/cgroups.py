@@ -48,15 +48,11 @@ _ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 71; shift; done; shift; 
 
 @dataclass(frozen=True, kw_only=True)
 class CgroupParent:
-    """A directory in which cgroups may be made.
-
-    Attributes:
-        controllers: Its controllers; on version 2 read from its files.
-    """
+    """A directory in which cgroups may be made."""
 
     directory: str
     controllers: frozenset[str]
-    unified: bool
+    unified: bool  # Whether it is of version 2.
 
 
 CgroupParents = tuple[CgroupParent, ...]
@@ -68,12 +64,7 @@ def limited_by(parents: CgroupParents) -> frozenset[str]:
 
 
 def candidate_parents(own: str, mounts: str) -> tuple[CgroupParent, ...]:
-    """Return the directories to try, best first.
-
-    Args:
-        own: /proc/self/cgroup.
-        mounts: /proc/self/mountinfo.
-    """
+    """Return the directories to try, best first, from /proc/self/cgroup and .../mountinfo."""
     first: list[CgroupParent] = []
     unified: list[str] = []
     for line in own.splitlines():

@@ -187,9 +187,6 @@ def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, i
 
     If the bridge is root, programs run as user nobody (`nobody_uid`). Commands run as the owner of
     the workspace, whose files they write, or as nobody if that is root.
-
-    Raises:
-        LaunchError: That user cannot reach the sandbox's host paths.
     """
     if nobody_uid is None:
         return None, None
@@ -289,12 +286,7 @@ BROKEN_REMEDY = (
 
 @dataclass(frozen=True, kw_only=True)
 class KernelSettings:
-    """The kernel's settings for user namespaces; None if it has no such setting.
-
-    Attributes:
-        userns_clone: kernel.unprivileged_userns_clone (Debian's and Arch's kernels).
-        apparmor_restricts: kernel.apparmor_restrict_unprivileged_userns.
-    """
+    """The kernel's settings for user namespaces; None if it has no such setting."""
 
     userns_clone: int | None = None
     max_user_namespaces: int | None = None

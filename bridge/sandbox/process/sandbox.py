@@ -235,13 +235,7 @@ class LaunchPlan:
 
 
 class ProcessSandbox:
-    """A sandbox of this machine's kernel.
-
-    Attributes:
-        id: The first process's pid on the host.
-        isolation: The layers in force, as seen from inside if the stage examined them.
-        group: Its cgroups, for their count of OOM kills.
-    """
+    """A sandbox of this machine's kernel. Its `id` is the first process's pid on the host."""
 
     def __init__(
         self,

@@ -89,9 +89,6 @@ def arguments(
     """Return the command line that runs `command` inside.
 
     Seatbelt compares resolved paths: a rule for /tmp never matches, since /tmp is /private/tmp.
-
-    Raises:
-        ValueError: A path is relative or contains a NUL.
     """
     paths = (executable, writable, *readable)
     for path in paths:
