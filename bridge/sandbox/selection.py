@@ -175,7 +175,7 @@ def _allowed_backends(settings: Settings) -> tuple[str, ...]:
         read_packages(settings.packages, as_nobody=False, environment=True, setting=place)
     names = candidates(settings.runtime, settings.runtime_order)
     if settings.runtime == "auto":
-        from bridge.sandbox.container.remote import names_another_machine
+        from bridge.sandbox.container.endpoints import names_another_machine
 
         # Programs do not run here unnoticed where an engine of another machine is named.
         there = [n for n in names if n in ENGINES and names_another_machine(n, settings.environ)]

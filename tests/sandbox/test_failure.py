@@ -17,8 +17,8 @@ from bridge.model import Limits
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.container import faults as engines
 from bridge.sandbox.container.command_runner import CompletedCommand
+from bridge.sandbox.container.endpoints import SshTarget
 from bridge.sandbox.container.image import build_failure, script_failure
-from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.failure import Ending, classify
 from bridge.sandbox.process import host
 from bridge.sandbox.process.host import KernelSettings

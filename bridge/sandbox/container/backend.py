@@ -20,13 +20,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.errors import (
-    BridgeError,
-    EngineDownError,
-    LaunchError,
-    SandboxError,
-    SettingsError,
-)
+from bridge.errors import BridgeError, EngineDownError, LaunchError, SandboxError, SettingsError
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox, limits_for
 from bridge.sandbox.container import faults, hardening

@@ -39,9 +39,8 @@ from bridge.sandbox.container import endpoints as engines
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.api import EngineApi, EngineFacts, connect, runtime_name
 from bridge.sandbox.container.command_runner import SystemRunner, end_group, open_group
-from bridge.sandbox.container.endpoints import EngineEndpoint, EngineKind
+from bridge.sandbox.container.endpoints import EngineEndpoint, EngineKind, SshTarget
 from bridge.sandbox.container.machine import MachineContext, PodmanMachine, ensure_machine
-from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.container.sandbox import Examinations
 from bridge.sandbox.layers import brings_own_kernel, this_kernel
 from bridge.sandbox.ownership import Owner, current_owner, is_dead
@@ -175,6 +174,24 @@ class EngineConnection:
             await self.service.aclose()
 
 
+async def kind_of(command: str, run: SystemRunner) -> EngineKind:
+    if command == "docker" or command == "podman":
+        return "docker" if command == "docker" else "podman"
+    result = await run([command, "--version"], timeout=20.0)
+    said = result.stdout.lower()
+    if result.missing:
+        raise faults.not_found(command)
+    if "podman" in said:
+        return "podman"
+    if "docker" in said:
+        return "docker"
+    heard = faults.one_line(said or result.stderr)
+    message = f"{command} is neither podman nor docker. It says: {heard}."
+    raise EngineDownError(
+        message, remedy="Set MCP_BRIDGE_RUNTIME to podman, docker, or the path of either."
+    )
+
+
 @dataclass(kw_only=True)
 class Connector:
     """Keeps one connection to an engine. Sandboxes may still use retired connections."""
@@ -228,7 +245,7 @@ class Connector:
             self.connection = None
 
     async def _connect_first(self) -> EngineConnection:
-        kind = self._kind = self._kind or await engines.kind_of(self.engine, self.run)
+        kind = self._kind = self._kind or await kind_of(self.engine, self.run)
         refused: SandboxError | None = None
         for endpoint in await self._endpoints(kind):
             try:
@@ -402,7 +419,9 @@ class SocketService:
             message = f"{self.socket} is too long a path for a socket."
             raise EngineDownError(message, remedy="Set XDG_RUNTIME_DIR to a shorter directory.")
         try:
-            make_owned(self._directory)
+            make_private(self.runtime_dir)
+            self._directory.mkdir(mode=0o700)
+            (self._directory / _OWNER_FILE).write_text(str(current_owner()), encoding="utf-8")
         except OSError as error:
             message = f"The bridge cannot make a directory for the engine's socket: {error}."
             remedy = "Set XDG_RUNTIME_DIR to a directory of this user."
@@ -486,12 +505,6 @@ def ssh_forward(
         lambda socket: ["sh", "-c", 'ulimit -f 2048; exec "$@"', "sh", *target.argv(socket)],
         lambda said, _: target.failure(said),
     )
-
-
-def make_owned(directory: Path) -> None:
-    make_private(directory.parent)
-    directory.mkdir(mode=0o700)
-    (directory / _OWNER_FILE).write_text(str(current_owner()), encoding="utf-8")
 
 
 def make_private(directory: Path) -> Path:

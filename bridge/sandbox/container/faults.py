@@ -14,12 +14,7 @@ from typing import Literal, NamedTuple
 import docker.errors
 import requests.exceptions
 
-from bridge.errors import (
-    BridgeError,
-    EngineDownError,
-    LaunchError,
-    SandboxError,
-)
+from bridge.errors import BridgeError, EngineDownError, LaunchError, SandboxError
 
 MAX_DETAIL = 2000  # An engine may send an error of any length; a long chain of causes fits.
 

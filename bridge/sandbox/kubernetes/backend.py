@@ -52,14 +52,7 @@ from bridge.sandbox.kubernetes.cluster import (
     no_room,
     start_problem,
 )
-from bridge.sandbox.kubernetes.pods import (
-    NAME,
-    Template,
-    WarmPods,
-    first_step,
-    isolation,
-    pod_name,
-)
+from bridge.sandbox.kubernetes.pods import NAME, Template, WarmPods, first_step, isolation, pod_name
 from bridge.sandbox.layers import brings_own_kernel
 from bridge.sandbox.probe import failed_probe, run_probe
 from bridge.sandbox.process import libseccomp

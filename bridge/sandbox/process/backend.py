@@ -24,12 +24,7 @@ from bridge.sandbox import proc_entries, syscalls
 from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.sandbox.process import command, host, landlock, libseccomp
 from bridge.sandbox.process.base import Findings, ProcessBackend
-from bridge.sandbox.process.cgroups import (
-    PREFIX,
-    SandboxCgroups,
-    scope_cgroups,
-    scope_command,
-)
+from bridge.sandbox.process.cgroups import PREFIX, SandboxCgroups, scope_cgroups, scope_command
 from bridge.sandbox.process.command import Descriptors
 from bridge.sandbox.process.interpreter import closed_file, compiled_examination, loader_command
 from bridge.sandbox.process.sandbox import (
