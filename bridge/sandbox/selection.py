@@ -70,20 +70,12 @@ async def _make_backend(
             message = f"{place}: a cluster's nodes have their own."
             raise SettingsError(message, remedy="Set `runtime_class` in [kubernetes].")
         try:
-            await _load("kubernetes.backend")
+            module = await _load("kubernetes.backend")
         except ImportError as error:
             message = f"The runtime kubernetes needs a package that is not installed: {error}."
             raise SettingsError(message, remedy="Install `mcp-code-bridge[kubernetes]`.") from error
-        from bridge.sandbox.kubernetes.backend import kubernetes_backend
-
-        backend = kubernetes_backend(settings)
-    elif name not in _PROCESS:
-        await _load("container.backend")
-        from bridge.sandbox.container.backend import container_backend, try_backend
-
-        engine = container_backend(name, settings)
-        return engine, partial(try_backend, engine, settings, pull=pull)
-    else:
+        backend = module.kubernetes_backend(settings)
+    elif name in _PROCESS:
         if settings.oci_runtime:
             # The user requires a kernel boundary, and namespaces are not one.
             message = f"{place}: {name} cannot use {settings.oci_runtime}."
@@ -92,6 +84,10 @@ async def _make_backend(
         backend = getattr(await _load(f"process.{file}"), kind)(
             environ=settings.environ, limits=limits_for(settings), packages=settings.packages
         )
+    else:
+        module = await _load("container.backend")
+        backend = module.container_backend(name, settings)
+        return backend, partial(module.try_backend, backend, settings, pull=pull)
     return backend, backend.probe
 
 

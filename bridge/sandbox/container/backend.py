@@ -329,7 +329,6 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
             env=settings.environ,
             podman=engine,
             idle_timeout=settings.runtime_idle_timeout or math.inf,
-            progress=logger.info,
         )
     return ContainerBackend(
         engine,

@@ -29,7 +29,6 @@ _MACHINE_PLATFORMS = ("darwin", "win32", "cygwin")  # Systems where containers n
 _JSON = ("--format", "json")
 
 Action = Literal["none", "ready", "wait", "start"]
-Progress = Callable[[str], None]
 
 
 class MachinePlan(NamedTuple):
@@ -145,7 +144,6 @@ class MachineContext:
     platform: str = sys.platform
     # Seconds without a run after which the bridge stops a machine that it started.
     idle_timeout: float = 300.0
-    progress: Progress | None = None  # Called with podman's output while it starts a machine.
     clock: Callable[[], float] = time.monotonic  # Seconds, monotonic.
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
 
@@ -155,9 +153,8 @@ class MachineContext:
 
     async def command(self, verb: str, machine: str) -> CompletedCommand:
         argv = [self.podman, "machine", verb, machine]
-        if self.progress is not None:
-            self.progress(" ".join(argv))
-        return await self.run(argv, timeout=300.0, on_line=self.progress)
+        logger.info(" ".join(argv))
+        return await self.run(argv, timeout=300.0, on_line=logger.info)
 
     async def look(self) -> MachinePlan:
         info = await self.ask("info", *_JSON)

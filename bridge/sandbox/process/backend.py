@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -47,14 +47,11 @@ class BubblewrapBackend(ProcessBackend):
     def __init__(
         self,
         *,
-        environ: Mapping[str, str],
         bwrap: str = "bwrap",
-        interpreter: str | None = None,
-        packages: Path | None = None,
-        limits: Limits | None = None,
         seccomp: str = libseccomp.LIBRARY,
+        **common: Any,
     ) -> None:
-        super().__init__(environ=environ, interpreter=interpreter, packages=packages, limits=limits)
+        super().__init__(**common)
         self._bwrap = bwrap
         self._seccomp = seccomp
         self._watchdog = LaunchWatchdog()
@@ -137,7 +134,10 @@ class BubblewrapBackend(ProcessBackend):
         if found.ids is not None and not spec.binds and spec.command is None:
             words = [*found.ids.command(command.UID), *words]
         elif found.uid is None:
-            shared = command.shared_counters(found.ids is not None)
+            cause = "this user has no subordinate ids that unshare and newuidmap can use"
+            if found.ids is not None:
+                cause = "the user's directories and files belong to that user"
+            shared = f"{command.SHARED_COUNTERS}; {cause}"
             made = replace(made, weaker=(*made.weaker, shared))
         environ: dict[str, str] = {}
         if found.systemd_run:

@@ -437,17 +437,10 @@ def isolation(spec: LaunchSpec, around: ProcessSurroundings) -> Isolation:
     return Isolation(backend="bubblewrap", layers=tuple(layers), weaker=tuple(weaker))
 
 
-def shared_counters(ids: bool) -> str:
-    """Return the weakness of a sandbox that has the bridge's own user id outside."""
-    cause = (
-        "what it is granted belongs to that user"
-        if ids
-        else "this user has no subordinate ids that unshare and newuidmap can use"
-    )
-    return (
-        "counters of the kernel: best effort, epoll watches and pipes count to the bridge's user; "
-        + cause
-    )
+SHARED_COUNTERS = (
+    "counters of the kernel: best effort, epoll watches and pipes count to the bridge's user"
+)
+"""The weakness of a sandbox that has the bridge's own user id outside."""
 
 
 def add_limits(

@@ -62,31 +62,23 @@ class _PlanReader:
     parse_float, parse_int, parse_constant = float, int, float
 
 
-class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "i"
+def _simple_type(code: str) -> Any:
+    """Return the C type with a type code of the module `struct`, as `ctypes` would."""
+    return type(code, (_ctypes._SimpleCData,), {"_type_": code})
 
 
-class _Short(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "H"
-
-
-class _Word(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "L"
-
-
-class _KernelText(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "z"
+_INT, _SHORT, _WORD, _TEXT = map(_simple_type, ("i", "H", "L", "z"))
 
 
 class _Program(_ctypes.Structure):
-    _fields_ = [("length", _Short), ("instructions", _KernelText)]
+    _fields_ = [("length", _SHORT), ("instructions", _TEXT)]
 
 
 class _Function(_ctypes.CFuncPtr):
     """A function of the C library that returns an int and sets `errno`."""
 
     _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
-    _restype_ = _Int
+    _restype_ = _INT
 
 
 _LIBRARY = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
@@ -111,13 +103,13 @@ def check(result: int, what: str) -> int:
 
 
 def prctl(option: int, second: Any = 0, third: Any = 0) -> int:
-    words = [_Word(second), third if third else _Word(0)]
-    return int(function("prctl")(option, *words, _Word(0), _Word(0)))
+    words = [_WORD(second), third if third else _WORD(0)]
+    return int(function("prctl")(option, *words, _WORD(0), _WORD(0)))
 
 
 def mount(what: str, path: str, flags: int, kind: bytes | None, options: bytes | None) -> None:
     """Mount a file system at `path`, always without execution; `what` is for errors."""
-    words = kind, path.encode(), kind, _Word(flags | _MOUNT_FLAGS), options
+    words = kind, path.encode(), kind, _WORD(flags | _MOUNT_FLAGS), options
     check(function("mount")(*words), f"{what} {path}")
 
 
@@ -157,16 +149,16 @@ def restrict_files(rules: dict[str, Any]) -> None:
     syscall = function("syscall")
     attributes = pack(8, rules["files"], rules["network"], rules["scopes"])
     ruleset = check(
-        syscall(_LANDLOCK_CREATE, attributes, _Word(len(attributes)), _Word(0)),
+        syscall(_LANDLOCK_CREATE, attributes, _WORD(len(attributes)), _WORD(0)),
         "making a Landlock ruleset",
     )
     for path, rights in rules["rules"]:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         rule = pack(8, rights) + pack(4, place)
-        added = syscall(_LANDLOCK_ADD, ruleset, _BENEATH, rule, _Word(0))
+        added = syscall(_LANDLOCK_ADD, ruleset, _BENEATH, rule, _WORD(0))
         check(added, "a Landlock rule for " + path)
         os.close(place)
-    check(syscall(_LANDLOCK_RESTRICT, ruleset, _Word(0)), "Landlock")
+    check(syscall(_LANDLOCK_RESTRICT, ruleset, _WORD(0)), "Landlock")
     os.close(ruleset)
 
 
