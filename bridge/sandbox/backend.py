@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import anyio.lowlevel
 
@@ -57,16 +57,29 @@ class Bind:
         return not Path(self.source).is_dir()
 
 
-def bind_layers(binds: Iterable[Bind]) -> tuple[list[str], list[str]]:
-    """Return the layers of a sandbox's directories, and their weaknesses."""
-    layers, weaker = [], []
-    for bind in binds:
-        if bind.writable:
+@dataclass
+class LayerReport:
+    """The layers of a sandbox, and what is weaker, as a backend adds them."""
+
+    layers: list[str]
+    weaker: list[str] = field(default_factory=list)
+
+    def add(self, layer: str, in_force: object, otherwise: str = "") -> None:
+        """Add a layer if it is in force, or else the weakness, if there is a text."""
+        if in_force:
+            self.layers.append(layer)
+        elif otherwise:
+            self.weaker.append(otherwise)
+
+    def add_binds(self, binds: Iterable[Bind]) -> None:
+        for bind in binds:
             name = bind.inside.rpartition("/")[2]
-            weaker.append(f"directory {name}: the host's own, writable at {bind.inside}")
-        else:
-            layers.append(f"{READ_ONLY}{bind.inside}")
-    return layers, weaker
+            writable = f"directory {name}: the host's own, writable at {bind.inside}"
+            self.add(f"{READ_ONLY}{bind.inside}", not bind.writable, writable)
+
+    def isolation(self, backend: str, **more: Any) -> Isolation:
+        layers, weaker = tuple(self.layers), tuple(self.weaker)
+        return Isolation(backend=backend, layers=layers, weaker=weaker, **more)
 
 
 def has_user_directories(binds: Iterable[Bind]) -> bool:

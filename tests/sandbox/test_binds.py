@@ -14,7 +14,7 @@ from bridge.sandbox.backend import (
     NOBODY_ID,
     Bind,
     LaunchSpec,
-    bind_layers,
+    LayerReport,
     group_of,
     has_user_directories,
     reject_binds,
@@ -32,9 +32,10 @@ ISOLATION = Isolation(backend="x", layers=("read-only:/packages",), weaker=())
 
 @pytest.mark.guarantee("directories")
 def test_what_can_be_written_to_is_told_as_weaker() -> None:
-    layers, weaker = bind_layers([PACKAGES, DATA, OUT])
-    assert layers == ["read-only:/packages", "read-only:/mnt/data"]
-    assert weaker == ["directory out: the host's own, writable at /mnt/out"]
+    report = LayerReport([])
+    report.add_binds([PACKAGES, DATA, OUT])
+    assert report.layers == ["read-only:/packages", "read-only:/mnt/data"]
+    assert report.weaker == ["directory out: the host's own, writable at /mnt/out"]
     assert not has_user_directories([PACKAGES])
     assert has_user_directories([PACKAGES, DATA])
 

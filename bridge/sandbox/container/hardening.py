@@ -25,7 +25,7 @@ from bridge.sandbox.backend import (
     WORKSPACE,
     Bind,
     LaunchSpec,
-    bind_layers,
+    LayerReport,
     group_of,
     has_user_directories,
 )
@@ -276,47 +276,37 @@ def isolation(
         "private-ipc",
         "masked-proc",
     ]
-    weaker = []
-    if placement.user.partition(":")[0] in ("0", "root", ""):
-        weaker.append("unprivileged user: MCP_BRIDGE_CONTAINER_USER asks for root")
-    else:
-        layers.append("unprivileged-user")
+    report = LayerReport(layers)
+    root = placement.user.partition(":")[0] in ("0", "root", "")
+    asked = "unprivileged user: MCP_BRIDGE_CONTAINER_USER asks for root"
+    report.add("unprivileged-user", not root, asked)
     own_kernel = brings_own_kernel(oci_runtime)
     if own_kernel:
         # Most of these runtimes do not apply a filter to the program.
-        layers.append(OWN_KERNEL)
-    elif placement.seccomp:
-        layers += ["seccomp", "own-seccomp"]
-    elif facts.seccomp:
-        layers.append("seccomp")
+        report.layers.append(OWN_KERNEL)
     else:
-        weaker.append("seccomp: the engine runs containers without its filter")
-    if facts.mandatory_access:
-        layers.append(facts.mandatory_access)
-    if facts.rootless or facts.remaps_ids or placement.user_namespace:
-        layers.append("user-namespace")
-    weaker += lacking
-    _add_limits(layers, weaker, spec, facts, oci_runtime)
+        unfiltered = "seccomp: the engine runs containers without its filter"
+        report.add("seccomp", placement.seccomp or facts.seccomp, unfiltered)
+        report.add("own-seccomp", placement.seccomp)
+    report.add(facts.mandatory_access, facts.mandatory_access)
+    in_namespace = facts.rootless or facts.remaps_ids or placement.user_namespace
+    report.add("user-namespace", in_namespace)
+    report.weaker += lacking
+    _add_limits(report, spec, facts, oci_runtime)
     if spec.command is None:
-        shown, open_ones = bind_layers(spec.binds)
-        layers += shown
-        weaker += open_ones
+        report.add_binds(spec.binds)
         noexec = facts.kind == "podman" and placement.local
         if any(bind.writable for bind in spec.binds) and not noexec:
-            weaker.append("directories: not noexec, so that written files can be executed")
+            writable = "directories: not noexec, so that written files can be executed"
+            report.weaker.append(writable)
     elif spec.command.network:
-        weaker.append("no network: the profile grants the engine's default network")
-    return Isolation(
-        backend=facts.kind,
-        oci_runtime=oci_runtime,
-        layers=tuple(layers),
-        weaker=tuple(weaker),
-        host_kernel=host_kernel if own_kernel else None,
-    )
+        report.weaker.append("no network: the profile grants the engine's default network")
+    kernel = host_kernel if own_kernel else None
+    return report.isolation(facts.kind, oci_runtime=oci_runtime, host_kernel=kernel)
 
 
 def _add_limits(
-    layers: list[str], weaker: list[str], spec: LaunchSpec, facts: EngineFacts, oci_runtime: str
+    report: LayerReport, spec: LaunchSpec, facts: EngineFacts, oci_runtime: str
 ) -> None:
     cause = f"{facts.kind} reports that this host has no such cgroup controller"
     if oci_runtime in facts.unlimited:
@@ -329,11 +319,6 @@ def _add_limits(
     if spec.limits.cpus is not None:
         wanted.append(("cpu", facts.limits_cpu))
     for name, applied in wanted:
-        if applied:
-            layers.append(f"{name}-limit")
-        else:
-            weaker.append(f"{name} limit: best effort, {cause}")
-    if facts.obeys_ulimits:
-        layers.append("ulimits")
-    else:
-        weaker.append("ulimits: best effort, rootless podman's API leaves them to the guest")
+        report.add(f"{name}-limit", applied, f"{name} limit: best effort, {cause}")
+    left = "ulimits: best effort, rootless podman's API leaves them to the guest"
+    report.add("ulimits", facts.obeys_ulimits, left)

@@ -28,7 +28,7 @@ import anyio
 
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import HostKernel, Isolation, Limits
-from bridge.sandbox.backend import TMP, WORKSPACE, LaunchSpec
+from bridge.sandbox.backend import TMP, WORKSPACE, LaunchSpec, LayerReport
 from bridge.sandbox.bundle import INTERPRETER
 from bridge.sandbox.kubernetes.cluster import (
     Cluster,
@@ -242,23 +242,12 @@ _LAYERS = (
 
 def isolation(limits: Limits, runtime_class: str, node: HostKernel | None = None) -> Isolation:
     """Return a pod's layers and the weaker ones; without `node` its kernel is unknown."""
-    layers, weaker = [*_LAYERS], [_NO_NOEXEC, _PIDS, _LOGS]
-    if limits.cpus is not None:
-        layers.append("cpu-limit")
-    if node is not None:
-        layers.append(OWN_KERNEL)
-    elif brings_own_kernel(runtime_class):
-        weaker.append(
-            f"own kernel: requested with {runtime_class}, not verified, since the bridge may not "
-            "read nodes"
-        )
-    return Isolation(
-        backend=NAME,
-        oci_runtime=runtime_class,
-        layers=tuple(layers),
-        weaker=tuple(weaker),
-        host_kernel=node,
-    )
+    report = LayerReport([*_LAYERS], [_NO_NOEXEC, _PIDS, _LOGS])
+    report.add("cpu-limit", limits.cpus is not None)
+    unverified = f"own kernel: requested with {runtime_class}, not verified, since the bridge may "
+    unverified += "not read nodes"
+    report.add(OWN_KERNEL, node, unverified if brings_own_kernel(runtime_class) else "")
+    return report.isolation(NAME, oci_runtime=runtime_class, host_kernel=node)
 
 
 TEND_SECONDS = 5.0  # Between two looks, unless a run claims a pod.

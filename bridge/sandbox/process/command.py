@@ -35,7 +35,7 @@ from bridge.sandbox.backend import (
     WORKSPACE,
     CommandSpec,
     LaunchSpec,
-    bind_layers,
+    LayerReport,
 )
 from bridge.sandbox.layers import of_command
 from bridge.sandbox.process import landlock
@@ -414,27 +414,22 @@ def isolation(spec: LaunchSpec, around: ProcessSurroundings) -> Isolation:
         "own-seccomp",
         "ulimits",
     ]
-    weaker = []
-    if around.landlock_abi:
-        layers.append("landlock")
-    lacking = landlock.describe_gaps(around.landlock_abi)
-    if lacking:
-        weaker.append(lacking)
-    add_limits(layers, weaker, spec.limits, around)
+    report = LayerReport(layers)
+    report.add("landlock", around.landlock_abi)
+    if lacking := landlock.describe_gaps(around.landlock_abi):
+        report.weaker.append(lacking)
+    add_limits(report, spec.limits, around)
     if spec.command is None:
-        shown, open_ones = bind_layers(spec.binds)
-        layers += shown
-        weaker += open_ones
+        report.add_binds(spec.binds)
     else:
-        layers.append("granted-paths-only")
-        if around.landlock_abi:
-            layers.append("named-executables-only")
-        else:
-            weaker.append("named executables only: without Landlock anything there can be executed")
+        report.layers.append("granted-paths-only")
+        anything = "named executables only: without Landlock anything there can be executed"
+        report.add("named-executables-only", around.landlock_abi, anything)
         if spec.command.network:
-            layers.remove("no-network")
-            weaker.append("no network: the profile grants the host's, with its loopback services")
-    return Isolation(backend="bubblewrap", layers=tuple(layers), weaker=tuple(weaker))
+            report.layers.remove("no-network")
+            granted = "no network: the profile grants the host's, with its loopback services"
+            report.weaker.append(granted)
+    return report.isolation("bubblewrap")
 
 
 SHARED_COUNTERS = (
@@ -443,9 +438,7 @@ SHARED_COUNTERS = (
 """The weakness of a sandbox that has the bridge's own user id outside."""
 
 
-def add_limits(
-    layers: list[str], weaker: list[str], limits: Limits, around: ProcessSurroundings
-) -> None:
+def add_limits(report: LayerReport, limits: Limits, around: ProcessSurroundings) -> None:
     """Add the layer of each limit in force, or the reason why the limit is weaker."""
     cause = around.limits_elsewhere or "its controller is not available to this user"
     applied = around.controllers | ({"pids"} if around.processes_per_namespace else set())
@@ -454,11 +447,7 @@ def add_limits(
         ("pids", "counted per user of the host"),
         ("cpu", "CPU seconds only"),
     ):
-        if name == "cpu" and limits.cpus is None:
-            continue
-        if name in applied:
-            layers.append(f"{name}-limit")
-        else:
-            weaker.append(f"{name} limit: best effort, {instead}; {cause}")
-    if "memory" not in applied:
-        layers.append("memory-watch")
+        if name != "cpu" or limits.cpus is not None:
+            weaker = f"{name} limit: best effort, {instead}; {cause}"
+            report.add(f"{name}-limit", name in applied, weaker)
+    report.add("memory-watch", "memory" not in applied)

@@ -21,10 +21,15 @@ from pathlib import PurePosixPath
 
 from bridge.errors import SandboxError
 from bridge.model import Isolation, Json
-from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.backend import LaunchSpec, LayerReport
 from bridge.sandbox.process import host, landlock, libseccomp
 from bridge.sandbox.process.base import WEAKER_DISK, Findings, RunDirectory, UnnamespacedBackend
-from bridge.sandbox.process.command import ProcessSurroundings, add_limits, device_rules, rlimits
+from bridge.sandbox.process.command import (
+    ProcessSurroundings,
+    add_limits,
+    device_rules,
+    rlimits,
+)
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.landlock import LandlockRule
 from bridge.sandbox.syscalls import (
@@ -146,16 +151,16 @@ def isolation(
         "no-new-privileges",
         "ulimits",
     ]
-    if not root:
-        layers.append("unprivileged-user")
-    weaker = [TIER]
+    report = LayerReport(layers)
+    report.add("unprivileged-user", not root)
+    report.weaker.append(TIER)
     if not as_nobody:
-        weaker.append("user: programs run under the bridge's own user id")
+        report.weaker.append("user: programs run under the bridge's own user id")
     if lacking := landlock.describe_gaps(around.landlock_abi):
-        weaker.append(lacking)
-    weaker += [WEAKER_DISK, _PROCESSES]
-    add_limits(layers, weaker, spec.limits, around)
-    return Isolation(backend=NAME, layers=tuple(layers), weaker=tuple(weaker))
+        report.weaker.append(lacking)
+    report.weaker += [WEAKER_DISK, _PROCESSES]
+    add_limits(report, spec.limits, around)
+    return report.isolation(NAME)
 
 
 KERNEL_REMEDY = (
