@@ -118,21 +118,21 @@ Comparison = Literal["ne", "masked_eq"]
 
 @dataclass(frozen=True)
 class SyscallRefusal:
-    """An allowed call that is refused for one of its arguments.
+    """An allowed call that is refused for one of its arguments; by default for any.
 
     Attributes:
         argument: Which argument, from 0.
-        comparison: "ne" compares all 64 bits with `value`, so a value with garbage in its upper
-            half is refused. "masked_eq" compares the bits of `mask`.
         error: The errno that the call returns.
+        comparison: "masked_eq" compares the bits of `mask`. "ne" compares all 64 bits with
+            `value`, so a value with garbage in its upper half is refused.
     """
 
     call: str
-    argument: int
-    comparison: Comparison
-    value: int
+    argument: int = 0
+    value: int = 0
     mask: int = 0
     error: int = errno.EPERM
+    comparison: Comparison = "masked_eq"
 
     @property
     def operands(self) -> tuple[int, int]:
@@ -140,18 +140,8 @@ class SyscallRefusal:
         return (self.mask, self.value) if self.comparison == "masked_eq" else (self.value, 0)
 
 
-def refuse(call: str, error: int = errno.EPERM) -> SyscallRefusal:
-    return refuse_bits(call, 0, 0, 0, error)
-
-
-def refuse_bits(
-    call: str, argument: int, value: int, mask: int, error: int = errno.EPERM
-) -> SyscallRefusal:
-    return SyscallRefusal(call, argument, "masked_eq", value, mask, error)
-
-
 def refuse_unless(call: str, argument: int, value: int, error: int = errno.EPERM) -> SyscallRefusal:
-    return SyscallRefusal(call, argument, "ne", value, error=error)
+    return SyscallRefusal(call, argument, value, error=error, comparison="ne")
 
 
 _SOCKET_TYPES = 0xF  # The bits of a socket's type that are not flags.
@@ -160,7 +150,9 @@ _SOCKET_TYPES = 0xF  # The bits of a socket's type that are not flags.
 def refuse_datagrams(call: str) -> tuple[SyscallRefusal, ...]:
     """Refuse sockets that can send without a connection, to any named socket."""
     # SOCK_DGRAM, and SOCK_RAW, which AF_UNIX treats as SOCK_DGRAM.
-    return tuple(refuse_bits(call, 1, kind, _SOCKET_TYPES, errno.EAFNOSUPPORT) for kind in (2, 3))
+    return tuple(
+        SyscallRefusal(call, 1, kind, _SOCKET_TYPES, errno.EAFNOSUPPORT) for kind in (2, 3)
+    )
 
 
 _NAMESPACE_FLAGS = (
@@ -184,18 +176,18 @@ _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
 
 ARGUMENTS: tuple[SyscallRefusal, ...] = (
-    *(refuse_bits("clone", 0, flag, flag) for flag in _NAMESPACE_FLAGS),
+    *(SyscallRefusal("clone", 0, flag, flag) for flag in _NAMESPACE_FLAGS),
     # Without a network other families only expose more of the kernel; AF_PACKET, AF_VSOCK,
     # AF_NETLINK and AF_ALG have been used for escapes.
     refuse_unless("socket", 0, AF_UNIX, errno.EAFNOSUPPORT),
     refuse_unless("socketpair", 0, AF_UNIX, errno.EAFNOSUPPORT),
-    refuse_bits("mknod", 1, DEVICE_BIT, DEVICE_BIT),
-    refuse_bits("mknodat", 2, DEVICE_BIT, DEVICE_BIT),
+    SyscallRefusal("mknod", 1, DEVICE_BIT, DEVICE_BIT),
+    SyscallRefusal("mknodat", 2, DEVICE_BIT, DEVICE_BIT),
     # A program may read its personality. A change can turn off address randomisation and more.
     refuse_unless("personality", 0, ASK_PERSONALITY),
     # These inject input into the controlling terminal. The kernel reads the lower half only.
-    refuse_bits("ioctl", 1, _TIOCSTI, _LOWER_HALF),
-    refuse_bits("ioctl", 1, _TIOCLINUX, _LOWER_HALF),
+    SyscallRefusal("ioctl", 1, _TIOCSTI, _LOWER_HALF),
+    SyscallRefusal("ioctl", 1, _TIOCLINUX, _LOWER_HALF),
 )
 
 INTERNET = (2, 10)  # AF_INET and AF_INET6.
@@ -206,17 +198,17 @@ NETWORK_ARGUMENTS: tuple[SyscallRefusal, ...] = (
     # Only internet sockets. The host's network has the names of its abstract AF_UNIX sockets. The
     # C library works without netlink.
     *(
-        refuse_bits("socket", 0, family, _LOWER_HALF, errno.EAFNOSUPPORT)
+        SyscallRefusal("socket", 0, family, _LOWER_HALF, errno.EAFNOSUPPORT)
         for family in range(16)
         if family not in INTERNET
     ),
-    *(refuse_bits("socket", 0, 1 << bit, 1 << bit, errno.EAFNOSUPPORT) for bit in range(4, 32)),
+    *(SyscallRefusal("socket", 0, 1 << bit, 1 << bit, errno.EAFNOSUPPORT) for bit in range(4, 32)),
 )
 """Replaces `ARGUMENTS` for a command with a network."""
 
 NETWORKED_COMMAND: tuple[SyscallRefusal, ...] = (
     *NETWORK_ARGUMENTS,
-    refuse("listen", errno.EACCES),
+    SyscallRefusal("listen", error=errno.EACCES),
     *refuse_datagrams("socketpair"),
 )
 """Refused to commands with a network, outside of containers."""
@@ -224,7 +216,7 @@ NETWORKED_COMMAND: tuple[SyscallRefusal, ...] = (
 LOCAL_COMMAND: tuple[SyscallRefusal, ...] = (
     *ARGUMENTS,
     # A directory of the command may hold the host's sockets, which a read-only mount leaves open.
-    refuse("connect", errno.EACCES),
+    SyscallRefusal("connect", error=errno.EACCES),
     *refuse_datagrams("socket"),
     *refuse_datagrams("socketpair"),
 )

@@ -210,11 +210,11 @@ class KubernetesBackend(Backend):
                 while len(said) < 4096 and (data := await stream.receive()):
                     said += data
                     if said.startswith(CONFINED):
-                        stream.unread(said.removeprefix(CONFINED))
+                        stream.unread = said.removeprefix(CONFINED)
                         return
             except (ChannelClosedError, ConnectionError) as error:
                 raise lost({}, str(error)) from error
-        reason = said.decode("utf-8", "replace").strip() or stream.stderr.strip()
+        reason = said.decode("utf-8", "replace").strip() or stream.diagnostics().strip()
         if not reason:
             raise SandboxLostError("The pod did not answer its first message.")
         raise LaunchError("The pod's first step failed.", host_detail=f"{cut(reason)}.")
@@ -285,11 +285,10 @@ _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
 class PodStream:
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
-        self._stderr = self._unread = b""
+        self._stderr = self.unread = b""
         self._closed = self._finished = self._input_ended = False
 
-    @property
-    def stderr(self) -> str:
+    def diagnostics(self) -> str:
         return self._stderr.decode("utf-8", "backslashreplace")
 
     async def send(self, data: bytes) -> None:
@@ -306,8 +305,8 @@ class PodStream:
 
     async def receive(self) -> bytes:
         """Return the next bytes of stdout, empty at the end; raise ConnectionError if it broke."""
-        if self._unread:
-            data, self._unread = self._unread, b""
+        if self.unread:
+            data, self.unread = self.unread, b""
             return data
         while not self._closed:
             try:
@@ -329,9 +328,6 @@ class PodStream:
             self._finished = self._finished or channel == _STATUS
         self._closed = True
         return b""
-
-    def unread(self, data: bytes) -> None:
-        self._unread = data
 
     async def close(self) -> None:
         self._closed = True
@@ -357,6 +353,7 @@ class PodSandbox:
 
     def __post_init__(self) -> None:
         self.send, self.end_input = self.stream.send, self.stream.end_input
+        self.diagnostics = self.stream.diagnostics
 
     async def end_output(self) -> None:
         """Delete the pod: its streams share a connection."""
@@ -376,9 +373,6 @@ class PodSandbox:
             if isinstance(self._verdict, SandboxLostError):
                 raise self._verdict
         return data
-
-    def diagnostics(self) -> str:
-        return self.stream.stderr
 
     async def kill(self) -> None:
         """Delete the pod; if it has ended, read its end first."""

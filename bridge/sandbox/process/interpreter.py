@@ -52,34 +52,37 @@ def read_packages(
         as_nobody: Whether unprivileged users must be able to read them.
         environment: Whether `place` must be a virtual environment.
     """
-    version, directory, problem = None, place, ""
-    remedy = f"Make an environment with `{_MAKER} {place}`."
+
+    def unusable(problem: str, remedy: str = "") -> SettingsError:
+        remedy = remedy or f"Make an environment with `{_MAKER} {place}`."
+        return SettingsError(f"{setting}: {place} {problem}.", remedy=remedy)
+
+    version, directory = None, place
     try:
         with (place / "pyvenv.cfg").open(encoding="utf-8", errors="replace") as file:
             # venv and virtualenv name the line differently.
             found = re.search(
                 r"^version(?:_info)?\s*=\s*(\d+)\.(\d+)", file.read(65536), re.MULTILINE
             )
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError) as error:
         if environment and place.is_dir():
-            problem = "is no virtual environment: it has no pyvenv.cfg"
             remedy = f"Make one with `{_MAKER} DIRECTORY` and name that."
+            problem = "is no virtual environment: it has no pyvenv.cfg"
+            raise unusable(problem, remedy) from error
     except OSError as error:
-        problem = f"has a pyvenv.cfg that cannot be read: {error.strerror}"
+        raise unusable(f"has a pyvenv.cfg that cannot be read: {error.strerror}") from error
     else:
         if found is None:
-            problem = "has a pyvenv.cfg that does not say which Python it is for"
-        else:
-            version = int(found[1]), int(found[2])
-            directory = place / "lib" / f"python{found[1]}.{found[2]}" / "site-packages"
+            raise unusable("has a pyvenv.cfg that does not say which Python it is for")
+        version = int(found[1]), int(found[2])
+        directory = place / "lib" / f"python{found[1]}.{found[2]}" / "site-packages"
     real = Path(os.path.realpath(directory))
-    if not problem and not real.is_dir():
-        problem = f"cannot be offered: there is no {directory}"
-    if not problem and as_nobody and not open_to_all(real):
-        problem = "cannot be offered: as root, programs run as user nobody, who may not read it"
+    if not real.is_dir():
+        raise unusable(f"cannot be offered: there is no {directory}")
+    if as_nobody and not open_to_all(real):
         remedy = "Make the environment where every user may read, such as below /opt or /srv."
-    if problem:
-        raise SettingsError(f"{setting}: {place} {problem}.", remedy=remedy)
+        problem = "cannot be offered: as root, programs run as user nobody, who may not read it"
+        raise unusable(problem, remedy)
     return Packages(str(real), version)
 
 

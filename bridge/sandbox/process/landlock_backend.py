@@ -32,13 +32,7 @@ from bridge.sandbox.process.command import (
 )
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.landlock import LandlockRule
-from bridge.sandbox.syscalls import (
-    SyscallRefusal,
-    refuse,
-    refuse_bits,
-    refuse_datagrams,
-    refuse_unless,
-)
+from bridge.sandbox.syscalls import SyscallRefusal, refuse_datagrams, refuse_unless
 
 NAME = "landlock"
 
@@ -49,8 +43,8 @@ TIER = (
 )
 
 NO_SOCKETS: tuple[SyscallRefusal, ...] = (
-    refuse("socket", errno.EAFNOSUPPORT),
-    refuse("connect", errno.EACCES),
+    SyscallRefusal("socket", error=errno.EAFNOSUPPORT),
+    SyscallRefusal("connect", error=errno.EACCES),
     # Datagram sockets could send to any address.
     *refuse_datagrams("socketpair"),
 )
@@ -68,26 +62,26 @@ _OF_ANOTHER_PROCESS = "prlimit64 sched_setaffinity sched_setattr sched_setparam 
 _SOCKET_REQUESTS = 0x8900
 
 UNGUARDED: tuple[SyscallRefusal, ...] = (
-    *map(refuse, _WITHOUT_OPENING.split()),
+    *map(SyscallRefusal, _WITHOUT_OPENING.split()),
     # The argument that names the process; 0 is the caller.
     *(refuse_unless(call, 0, 0) for call in _OF_ANOTHER_PROCESS.split()),
     # Its first argument 0 is a process, and not a group or a user; the second names it.
     refuse_unless("setpriority", 0, 0),
     refuse_unless("setpriority", 1, 0),
     # Any socket, even a local one, reveals the addresses of the host's interfaces.
-    refuse_bits("ioctl", 1, _SOCKET_REQUESTS, 0xFFFFFF00),
+    SyscallRefusal("ioctl", 1, _SOCKET_REQUESTS, 0xFFFFFF00),
 )
 """Refused because no Landlock version covers it."""
 
 _O_TRUNC, _O_ACCMODE = 0o1000, 0o3
 
 NO_TRUNCATION: tuple[SyscallRefusal, ...] = (
-    refuse("truncate"),
+    SyscallRefusal("truncate"),
     # Opening for reading with O_TRUNC: Landlock checks only the reading.
-    refuse_bits("open", 1, _O_TRUNC, _O_TRUNC | _O_ACCMODE),
-    refuse_bits("openat", 2, _O_TRUNC, _O_TRUNC | _O_ACCMODE),
+    SyscallRefusal("open", 1, _O_TRUNC, _O_TRUNC | _O_ACCMODE),
+    SyscallRefusal("openat", 2, _O_TRUNC, _O_TRUNC | _O_ACCMODE),
     # Its flags lie in memory; the C library goes without it.
-    refuse("openat2", errno.ENOSYS),
+    SyscallRefusal("openat2", error=errno.ENOSYS),
 )
 """Refused because Landlock covers it only from ABI 3."""
 
