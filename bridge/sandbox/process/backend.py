@@ -25,7 +25,7 @@ from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.sandbox.process import command, host, landlock, libseccomp
 from bridge.sandbox.process.base import Findings, ProcessBackend
 from bridge.sandbox.process.cgroups import PREFIX, SandboxCgroups, scope_cgroups, scope_command
-from bridge.sandbox.process.command import Descriptors
+from bridge.sandbox.process.command import Descriptors, SandboxLayout
 from bridge.sandbox.process.interpreter import closed_file, compiled_examination, loader_command
 from bridge.sandbox.process.sandbox import (
     LaunchPlan,
@@ -129,7 +129,8 @@ class BubblewrapBackend(ProcessBackend):
         code: str,
     ) -> LaunchPlan:
         words = [*who, found.confiner]
-        made, filters = command.isolation(spec, found.around), found.filters
+        layout = SandboxLayout(spec, found.interpreter, found.around)
+        made, filters = layout.isolation(), found.filters
         # Only the bridge's own user may read the host directories of a sandbox.
         if found.ids is not None and not spec.binds and spec.command is None:
             words = [*found.ids.command(command.UID), *words]
@@ -149,16 +150,13 @@ class BubblewrapBackend(ProcessBackend):
         if asked is not None:
             refused = syscalls.NETWORKED_COMMAND if asked.network else syscalls.LOCAL_COMMAND
             filters = (libseccomp.refusal_filter(refused, self._seccomp), *filters[1:])
-            judge = partial(command.verify_command, made, command.places(spec, found.interpreter))
+            judge = partial(command.verify_command, made, layout.places())
 
         def prepare(descriptors: Descriptors) -> ProcessLaunch:
-            python, around = found.interpreter, found.around
             return ProcessLaunch(
-                inside=loader_command(python, str(descriptors.stage)),
-                stage=command.stage_input(
-                    spec, python, around, descriptors, filters, found.stage, code
-                ),
-                options=join_options(command.options(spec, python, around, descriptors)),
+                inside=loader_command(found.interpreter, str(descriptors.stage)),
+                stage=layout.stage_input(descriptors, filters, found.stage, code),
+                options=join_options(layout.options(descriptors)),
             )
 
         return LaunchPlan(

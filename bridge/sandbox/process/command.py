@@ -125,119 +125,225 @@ class ProcessSurroundings:
     processes_per_namespace: bool = True
 
 
-def stage_input(
-    spec: LaunchSpec,
-    interpreter: Interpreter,
-    around: ProcessSurroundings,
-    descriptors: Descriptors,
-    filters: Sequence[bytes],
-    stage: str | bytes,
-    code: str = "",
-) -> bytes:
-    """Return the loader's payload: the stage, and its plan for this launch."""
-    plan = stage_plan(spec, interpreter, around, filters)
-    if spec.command is not None:
-        named = interpreter.executable in _executes(spec.command)
-        plan["examine"] = {
-            "code": code,
-            # That attempt would write to the user's workspace. The mount options show the layer.
-            "attempts": [x for x in isolation(spec, around).layers if x != "sized-tmpfs-noexec"],
-            "unnamed": "" if named or not around.landlock_abi else interpreter.executable,
-            "permission": descriptors.permission,
+@dataclass(frozen=True)
+class SandboxLayout:
+    """One bubblewrap sandbox: what runs in it, its Python, and the machine around it.
+
+    bubblewrap's options, the stage's plan and the layers follow from these.
+    """
+
+    spec: LaunchSpec
+    interpreter: Interpreter
+    around: ProcessSurroundings
+
+    def isolation(self) -> Isolation:
+        """Return the layers that a launch puts in force, and what is weaker."""
+        layers = [
+            "no-network",
+            "read-only-root",
+            "sized-tmpfs-noexec",
+            "no-capabilities",
+            "no-new-privileges",
+            "private-ipc",
+            "unprivileged-user",
+            "user-namespace",
+            "seccomp",
+            "own-seccomp",
+            "ulimits",
+        ]
+        report = LayerReport(layers)
+        report.add("landlock", self.around.landlock_abi)
+        if lacking := landlock.describe_gaps(self.around.landlock_abi):
+            report.weaker.append(lacking)
+        add_limits(report, self.spec.limits, self.around)
+        if self.spec.command is None:
+            report.add_binds(self.spec.binds)
+        else:
+            report.layers.append("granted-paths-only")
+            anything = "named executables only: without Landlock anything there can be executed"
+            report.add("named-executables-only", self.around.landlock_abi, anything)
+            if self.spec.command.network:
+                report.layers.remove("no-network")
+                granted = "no network: the profile grants the host's, with its loopback services"
+                report.weaker.append(granted)
+        return report.isolation("bubblewrap")
+
+    def options(self, descriptors: Descriptors) -> list[str]:
+        spec, command = self.spec, self.spec.command
+        return [
+            "--unshare-all",
+            "--unshare-user",
+            *("--uid", str(UID), "--gid", str(UID)),
+            *("--hostname", HOSTNAME),
+            "--die-with-parent",
+            "--new-session",
+            # As pid 1 the guest's supervisor reaps, and its end ends the pid namespace. A command
+            # would not get the signals that it does not handle.
+            *(("--as-pid-1",) if command is None else ()),
+            "--clearenv",
+            *(w for name, value in sorted(spec.env.items()) for w in ("--setenv", name, value)),
+            # For the stage's mounts. The stage drops both before the program starts.
+            *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"),
+            *(("--share-net",) if command is not None and command.network else ()),
+            *("--json-status-fd", str(descriptors.info)),
+            *self._tree(descriptors),
+            *("--remount-ro", "/"),
+            *("--chdir", "/"),
+        ]
+
+    def _tree(self, descriptors: Descriptors) -> list[str]:
+        made: list[str] = []
+        command = self.spec.command
+        bound = self._bound()
+        for source, place in bound:
+            made += ["--ro-bind", source, place]
+        links = list(self.interpreter.links)
+        directories = [SHM, TMP, WORKSPACE]
+        shown: list[str] = []
+        if command is not None:
+            # A command may need the packages that are hidden from programs.
+            shown += [*SYSTEM, *(path for tool in command.executables for path in tool.needs)]
+            links += [link for tool in command.executables for link in tool.links]
+            places = [place for _, place in bound]
+            links = [link for link in dict.fromkeys(links) if not _is_covered(link[1], places)]
+            directories.append(HOME)
+        for directory in self.interpreter.hidden:
+            if not _is_covered(directory, shown):
+                made += ["--tmpfs", directory, "--remount-ro", directory]
+        for target, place in links:
+            made += ["--symlink", target, place]
+        copies = ["/etc/passwd", "/etc/group"]
+        if command is not None:
+            copies += [file.inside for file in command.files]
+        made += self._pseudo_files()
+        for directory in directories:
+            made += ["--dir", directory]
+        for given in self.spec.binds:
+            made += ["--bind" if given.writable else "--ro-bind", given.source, given.inside]
+        for place, descriptor in zip(copies, descriptors.files, strict=True):
+            made += ["--perms", "0444", "--file", str(descriptor), place]
+        for directory in command.writable if command is not None else ():
+            made += ["--dir", directory]
+        return made
+
+    def _bound(self) -> list[tuple[str, str]]:
+        """Return the read-only mounts other than `spec.binds`: source and path inside."""
+        command = self.spec.command
+        own = [(bind.source, bind.inside) for bind in self.interpreter.binds]
+        if command is None:
+            return own + [(bind.source, bind.inside) for bind in self.interpreter.tools]
+        wanted = [
+            (path, path) for path in SYSTEM if Path(path).is_dir() and not Path(path).is_symlink()
+        ]
+        # Debian's JVMs do not start without their settings.
+        java = map(str, Path("/etc").glob("java-*-openjdk"))
+        files = [*SYSTEM_FILES, *java, *(NETWORK_FILES if command.network else ())]
+        wanted += [(str(Path(path).resolve()), path) for path in files if Path(path).exists()]
+        wanted += own
+        for tool in command.executables:
+            wanted += [(path, path) for path in (*tool.needs, *tool.executes)]
+        kept: dict[str, str] = {}
+        for source, place in sorted(wanted, key=lambda item: (len(item[1]), item[1])):
+            if not _is_covered(place, kept):
+                kept[place] = source
+        return [(source, place) for place, source in kept.items()]
+
+    def _pseudo_files(self) -> list[str]:
+        """Return bubblewrap's options for /proc and the few devices."""
+        made = ["--proc", "/proc"]
+        for path, is_directory in self.around.masked:
+            # An empty directory or the null device covers each.
+            made += ["--tmpfs", path] if is_directory else ["--ro-bind", "/dev/null", path]
+        for name in _DEVICES:
+            made += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+        for target, place in _DEVICE_LINKS:
+            made += ["--symlink", target, place]
+        return made
+
+    def stage_input(
+        self, descriptors: Descriptors, filters: Sequence[bytes], stage: str | bytes, code: str = ""
+    ) -> bytes:
+        """Return the loader's payload: the stage, and its plan for this launch."""
+        plan = self.stage_plan(filters)
+        if self.spec.command is not None:
+            unnamed = self.interpreter.executable if self.around.landlock_abi else ""
+            if unnamed in _executes(self.spec.command):
+                unnamed = ""
+            plan["examine"] = {
+                "code": code,
+                # That attempt would write to the workspace. The mount options show the layer.
+                "attempts": [x for x in self.isolation().layers if x != "sized-tmpfs-noexec"],
+                "unnamed": unnamed,
+                "permission": descriptors.permission,
+            }
+        return stage_payload(stage, json.dumps({**plan, "status": descriptors.status}))
+
+    def stage_plan(self, filters: Sequence[bytes]) -> dict[str, Json]:
+        spec, command = self.spec, self.spec.command
+        in_process = command is None and spec.argv[:4] == PYTHON and len(spec.argv) == 5
+        return {
+            "argv": list(spec.argv),
+            "file": command.file if command is not None else None,
+            "text": spec.argv[4] if in_process else None,
+            "packages": list(self.interpreter.packages) if command is None else [],
+            "cwd": command.cwd if command is not None else WORKSPACE,
+            # bubblewrap always sets PWD.
+            "unset": [name for name in ("PWD",) if name not in spec.env],
+            "mounts": [
+                [path, f"size={size},nr_inodes={TMPFS_INODES},mode=1777"]
+                for path, size in memory_directories(spec).items()
+            ],
+            # bubblewrap mounts these, but cannot add "noexec".
+            "noexec": [[bind.inside, bind.writable] for bind in spec.binds if not bind.executable],
+            "rlimits": rlimits(spec.limits, self.around, command),
+            "landlock": landlock.ruleset(
+                self._rules(),
+                self.around.landlock_abi,
+                # A command with a network can connect, but not bind a port.
+                connects=command is not None and command.network,
+            ),
+            "filters": [base64.b64encode(program).decode("ascii") for program in filters],
         }
-    return stage_payload(stage, json.dumps({**plan, "status": descriptors.status}))
 
+    def _rules(self) -> list[LandlockRule]:
+        command = self.spec.command
+        reads, writes = ["/etc"], [SHM, TMP]
+        # READ suffices to load libraries; EXECUTE is the right to start programs.
+        rules = [
+            LandlockRule(
+                bind.inside,
+                landlock.WRITE if bind.writable else landlock.READ,
+                is_file=command is not None and bind.is_file,
+            )
+            for bind in self.spec.binds
+        ]
+        if command is None:
+            own = (*self.interpreter.binds, *self.interpreter.tools)
+            rules += [LandlockRule(bind.inside, landlock.RUN, is_file=bind.is_file) for bind in own]
+            writes.append(WORKSPACE)
+            # Programs can list the parents of mounted directories.
+            reads += sorted({bind.inside.rpartition("/")[0] for bind in self.spec.binds} - {""})
+        else:
+            rules += [
+                LandlockRule(place, landlock.READ, is_file=not Path(source).is_dir())
+                for source, place in self._bound()
+            ]
+            rules += [LandlockRule(path, landlock.RUN, is_file=True) for path in _executes(command)]
+            writes += command.writable
+            reads.append(HOME)
+        return [
+            *rules,
+            *device_rules(),
+            *(LandlockRule(path, landlock.WRITE) for path in writes),
+            *(LandlockRule(path, landlock.READ) for path in reads),
+        ]
 
-def options(
-    spec: LaunchSpec,
-    interpreter: Interpreter,
-    around: ProcessSurroundings,
-    descriptors: Descriptors,
-) -> list[str]:
-    return [
-        "--unshare-all",
-        "--unshare-user",
-        *("--uid", str(UID), "--gid", str(UID)),
-        *("--hostname", HOSTNAME),
-        "--die-with-parent",
-        "--new-session",
-        # As pid 1 the guest's supervisor reaps, and its end ends the pid namespace. A command as
-        # pid 1 would not get the signals that it does not handle.
-        *(("--as-pid-1",) if spec.command is None else ()),
-        "--clearenv",
-        *(w for name, value in sorted(spec.env.items()) for w in ("--setenv", name, value)),
-        # For the stage's mounts. The stage drops both before the program starts.
-        *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"),
-        *(("--share-net",) if spec.command is not None and spec.command.network else ()),
-        *("--json-status-fd", str(descriptors.info)),
-        *_tree(spec, interpreter, around, descriptors),
-        *("--remount-ro", "/"),
-        *("--chdir", "/"),
-    ]
-
-
-def _tree(
-    spec: LaunchSpec,
-    interpreter: Interpreter,
-    around: ProcessSurroundings,
-    descriptors: Descriptors,
-) -> list[str]:
-    made: list[str] = []
-    command = spec.command
-    bound = _bound(spec, interpreter)
-    for source, place in bound:
-        made += ["--ro-bind", source, place]
-    links = list(interpreter.links)
-    directories = [SHM, TMP, WORKSPACE]
-    shown: list[str] = []
-    if command is not None:
-        # A command may need the packages that are hidden from programs.
-        shown += [*SYSTEM, *(path for tool in command.executables for path in tool.needs)]
-        links += [link for tool in command.executables for link in tool.links]
-        places = [place for _, place in bound]
-        links = [link for link in dict.fromkeys(links) if not _is_covered(link[1], places)]
-        directories.append(HOME)
-    for directory in interpreter.hidden:
-        if not _is_covered(directory, shown):
-            made += ["--tmpfs", directory, "--remount-ro", directory]
-    for target, place in links:
-        made += ["--symlink", target, place]
-    copies = ["/etc/passwd", "/etc/group"]
-    if command is not None:
-        copies += [file.inside for file in command.files]
-    made += _pseudo_files(around)
-    for directory in directories:
-        made += ["--dir", directory]
-    for given in spec.binds:
-        made += ["--bind" if given.writable else "--ro-bind", given.source, given.inside]
-    for place, descriptor in zip(copies, descriptors.files, strict=True):
-        made += ["--perms", "0444", "--file", str(descriptor), place]
-    for directory in command.writable if command is not None else ():
-        made += ["--dir", directory]
-    return made
-
-
-def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
-    """Return the read-only mounts other than `spec.binds`: source and path inside."""
-    command = spec.command
-    own = [(bind.source, bind.inside) for bind in interpreter.binds]
-    if command is None:
-        return own + [(bind.source, bind.inside) for bind in interpreter.tools]
-    wanted = [
-        (path, path) for path in SYSTEM if Path(path).is_dir() and not Path(path).is_symlink()
-    ]
-    # Debian's JVMs do not start without their settings.
-    java = map(str, Path("/etc").glob("java-*-openjdk"))
-    files = [*SYSTEM_FILES, *java, *(NETWORK_FILES if command.network else ())]
-    wanted += [(str(Path(path).resolve()), path) for path in files if Path(path).exists()]
-    wanted += own
-    for tool in command.executables:
-        wanted += [(path, path) for path in (*tool.needs, *tool.executes)]
-    kept: dict[str, str] = {}
-    for source, place in sorted(wanted, key=lambda item: (len(item[1]), item[1])):
-        if not _is_covered(place, kept):
-            kept[place] = source
-    return [(source, place) for place, source in kept.items()]
+    def places(self) -> dict[str, bool]:
+        made = dict.fromkeys(("/", *(place for _, place in self._bound())), False)
+        own = self.spec.command.writable if self.spec.command is not None else ()
+        made |= dict.fromkeys(("/proc", TMP, SHM, *own), True)
+        made |= {rule.path: True for rule in device_rules()}
+        return made | {bind.inside: bind.writable for bind in self.spec.binds}
 
 
 def _is_covered(path: str, places: Iterable[str]) -> bool:
@@ -246,14 +352,6 @@ def _is_covered(path: str, places: Iterable[str]) -> bool:
 
 def _executes(command: CommandSpec) -> dict[str, None]:
     return dict.fromkeys(path for tool in command.executables for path in tool.executes)
-
-
-def places(spec: LaunchSpec, interpreter: Interpreter) -> dict[str, bool]:
-    made = dict.fromkeys(("/", *(place for _, place in _bound(spec, interpreter))), False)
-    own = spec.command.writable if spec.command is not None else ()
-    made |= dict.fromkeys(("/proc", TMP, SHM, *own), True)
-    made |= {rule.path: True for rule in device_rules()}
-    return made | {bind.inside: bind.writable for bind in spec.binds}
 
 
 def verify_command(
@@ -280,52 +378,6 @@ def unexpected_mounts(table: object, places: Mapping[str, bool]) -> list[str] | 
         if place is None or not (read_only or places[place]):
             found.append(path)
     return found
-
-
-def _pseudo_files(around: ProcessSurroundings) -> list[str]:
-    """Return bubblewrap's options for /proc and the few devices."""
-    made = ["--proc", "/proc"]
-    for path, is_directory in around.masked:
-        # An empty directory or the null device covers each.
-        made += ["--tmpfs", path] if is_directory else ["--ro-bind", "/dev/null", path]
-    for name in _DEVICES:
-        made += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
-    for target, place in _DEVICE_LINKS:
-        made += ["--symlink", target, place]
-    return made
-
-
-def stage_plan(
-    spec: LaunchSpec,
-    interpreter: Interpreter,
-    around: ProcessSurroundings,
-    filters: Sequence[bytes],
-) -> dict[str, Json]:
-    command = spec.command
-    in_process = command is None and spec.argv[:4] == PYTHON and len(spec.argv) == 5
-    return {
-        "argv": list(spec.argv),
-        "file": command.file if command is not None else None,
-        "text": spec.argv[4] if in_process else None,
-        "packages": list(interpreter.packages) if command is None else [],
-        "cwd": command.cwd if command is not None else WORKSPACE,
-        # bubblewrap always sets PWD.
-        "unset": [name for name in ("PWD",) if name not in spec.env],
-        "mounts": [
-            [path, f"size={size},nr_inodes={TMPFS_INODES},mode=1777"]
-            for path, size in memory_directories(spec).items()
-        ],
-        # bubblewrap mounts these, but cannot add "noexec".
-        "noexec": [[bind.inside, bind.writable] for bind in spec.binds if not bind.executable],
-        "rlimits": rlimits(spec.limits, around, command),
-        "landlock": landlock.ruleset(
-            _rules(spec, interpreter),
-            around.landlock_abi,
-            # A command with a network can connect, but not bind a port.
-            connects=command is not None and command.network,
-        ),
-        "filters": [base64.b64encode(program).decode("ascii") for program in filters],
-    }
 
 
 def memory_directories(spec: LaunchSpec) -> dict[str, int]:
@@ -359,77 +411,10 @@ def rlimits(
     ]
 
 
-def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[LandlockRule]:
-    command = spec.command
-    reads, writes = ["/etc"], [SHM, TMP]
-    # READ suffices to load libraries; EXECUTE is the right to start programs.
-    rules = [
-        LandlockRule(
-            bind.inside,
-            landlock.WRITE if bind.writable else landlock.READ,
-            is_file=command is not None and bind.is_file,
-        )
-        for bind in spec.binds
-    ]
-    if command is None:
-        own = (*interpreter.binds, *interpreter.tools)
-        rules += [LandlockRule(bind.inside, landlock.RUN, is_file=bind.is_file) for bind in own]
-        writes.append(WORKSPACE)
-        # Programs can list the parents of mounted directories.
-        reads += sorted({bind.inside.rpartition("/")[0] for bind in spec.binds} - {""})
-    else:
-        rules += [
-            LandlockRule(place, landlock.READ, is_file=not Path(source).is_dir())
-            for source, place in _bound(spec, interpreter)
-        ]
-        rules += [LandlockRule(path, landlock.RUN, is_file=True) for path in _executes(command)]
-        writes += command.writable
-        reads.append(HOME)
-    return [
-        *rules,
-        *device_rules(),
-        *(LandlockRule(path, landlock.WRITE) for path in writes),
-        *(LandlockRule(path, landlock.READ) for path in reads),
-    ]
-
-
 def device_rules(proc: str = "/proc") -> list[LandlockRule]:
     rules = [LandlockRule(f"/dev/{name}", landlock.USE_DEVICE, is_file=True) for name in _DEVICES]
     rules.append(LandlockRule(proc, landlock.USE_PROC))
     return rules
-
-
-def isolation(spec: LaunchSpec, around: ProcessSurroundings) -> Isolation:
-    """Return the layers that a launch puts in force, and what is weaker."""
-    layers = [
-        "no-network",
-        "read-only-root",
-        "sized-tmpfs-noexec",
-        "no-capabilities",
-        "no-new-privileges",
-        "private-ipc",
-        "unprivileged-user",
-        "user-namespace",
-        "seccomp",
-        "own-seccomp",
-        "ulimits",
-    ]
-    report = LayerReport(layers)
-    report.add("landlock", around.landlock_abi)
-    if lacking := landlock.describe_gaps(around.landlock_abi):
-        report.weaker.append(lacking)
-    add_limits(report, spec.limits, around)
-    if spec.command is None:
-        report.add_binds(spec.binds)
-    else:
-        report.layers.append("granted-paths-only")
-        anything = "named executables only: without Landlock anything there can be executed"
-        report.add("named-executables-only", around.landlock_abi, anything)
-        if spec.command.network:
-            report.layers.remove("no-network")
-            granted = "no network: the profile grants the host's, with its loopback services"
-            report.weaker.append(granted)
-    return report.isolation("bubblewrap")
 
 
 SHARED_COUNTERS = (
