@@ -248,9 +248,7 @@ class EngineFacts:
     oci_runtime: str
     cgroup_version: str  # "1", "2" or empty.
     cpus: int  # 0 if unknown.
-    limits_memory: bool
-    limits_pids: bool
-    limits_cpu: bool
+    controllers: frozenset[str]  # The limits that it applies: "memory", "pids", "cpu".
     obeys_ulimits: bool
     seccomp: bool
     mandatory_access: str  # "apparmor" or "selinux" if one confines containers, else empty.
@@ -266,6 +264,8 @@ def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
     for text in info.get("SecurityOptions") or []:
         fields = dict(part.partition("=")[::2] for part in str(text).split(","))
         options[fields.get("name", "")] = fields.get("profile", "")
+    limited = {"memory": info.get("MemoryLimit"), "pids": info.get("PidsLimit", True)}
+    limited["cpu"] = info.get("CpuCfsQuota")
     return EngineFacts(
         kind="docker",
         version=str(info.get("ServerVersion") or ""),
@@ -273,9 +273,7 @@ def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
         oci_runtime=str(info.get("DefaultRuntime") or ""),
         cgroup_version=str(info.get("CgroupVersion") or ""),
         cpus=int(info.get("NCPU") or 0),
-        limits_memory=bool(info.get("MemoryLimit")),
-        limits_pids=bool(info.get("PidsLimit", True)),
-        limits_cpu=bool(info.get("CpuCfsQuota")),
+        controllers=frozenset(name for name, applied in limited.items() if applied),
         obeys_ulimits=True,
         seccomp=options.get("seccomp", "unconfined") != "unconfined",
         mandatory_access=next((n for n in ("apparmor", "selinux") if n in options), ""),
@@ -299,7 +297,6 @@ def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
     host: Mapping[str, Json] = info.get("host") or {}
     security: Mapping[str, Json] = host.get("security") or {}
     rootless = bool(security.get("rootless"))
-    controllers = frozenset(host.get("cgroupControllers") or ())
     confined = [n for n in ("apparmor", "selinux") if security.get(f"{n}Enabled")]
     return EngineFacts(
         kind="podman",
@@ -308,9 +305,7 @@ def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
         oci_runtime=runtime_name(str((host.get("ociRuntime") or {}).get("name") or "")),
         cgroup_version=str(host.get("cgroupVersion") or "").removeprefix("v"),
         cpus=int(host.get("cpus") or 0),
-        limits_memory="memory" in controllers,
-        limits_pids="pids" in controllers,
-        limits_cpu="cpu" in controllers,
+        controllers=frozenset(host.get("cgroupControllers") or ()) & {"memory", "pids", "cpu"},
         # Rootless podman's Docker-like API ignores ulimits; only its command line has them.
         obeys_ulimits=not rootless,
         seccomp=bool(security.get("seccompEnabled")),

@@ -206,7 +206,7 @@ class ContainerBackend(Backend):
             config,
             isolation=isolation,
             # podman's monitor misses the event if the kernel kills the first process.
-            reports_oom=facts.limits_memory and facts.kind == "docker",
+            reports_oom="memory" in facts.controllers and facts.kind == "docker",
             not_removed=self._unremoved.add,
             # Commands may end before they have read all of their input.
             separate_streams=command is not None and facts.kind == "podman",

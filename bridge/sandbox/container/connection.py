@@ -332,7 +332,7 @@ class Connector:
         named = self.oci_runtime if facts.kind == "docker" else None
         wanted = named or facts.oci_runtime
         if wanted in facts.unlimited:
-            facts = replace(facts, limits_memory=False, limits_pids=False, limits_cpu=False)
+            facts = replace(facts, controllers=frozenset())
         here = this_kernel()
         local = not endpoint.elsewhere and self.machine is None
         # A socket of this machine may lead to a virtual machine.

@@ -178,15 +178,15 @@ def _resources(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> di
     """Return the limits that the engine applies; some engines refuse other ones."""
     limits = spec.limits
     resources: dict[str, Json] = {}
-    if facts.limits_memory:
+    if "memory" in facts.controllers:
         resources["Memory"] = limits.memory_bytes
         # The sum of memory and swap: no swap.
         resources["MemorySwap"] = limits.memory_bytes
         if facts.cgroup_version == "1":
             resources["MemorySwappiness"] = 0  # v2 has no such option
-    if facts.limits_pids:
+    if "pids" in facts.controllers:
         resources["PidsLimit"] = limits.pids * placement.tasks_per_process
-    if facts.limits_cpu and limits.cpus is not None:
+    if "cpu" in facts.controllers and limits.cpus is not None:
         # Docker refuses more CPUs than it has.
         cpus = min(limits.cpus, facts.cpus) if facts.cpus else limits.cpus
         resources["NanoCpus"] = int(cpus * 1_000_000_000)
@@ -315,10 +315,8 @@ def _add_limits(
         cause = f"rootless {facts.kind} on cgroup v1 applies none"
     elif facts.rootless:
         cause = f"the cgroup controller is not delegated to rootless {facts.kind}"
-    wanted = [("memory", facts.limits_memory), ("pids", facts.limits_pids)]
-    if spec.limits.cpus is not None:
-        wanted.append(("cpu", facts.limits_cpu))
-    for name, applied in wanted:
-        report.add(f"{name}-limit", applied, f"{name} limit: best effort, {cause}")
+    for name in ("memory", "pids", *(("cpu",) if spec.limits.cpus is not None else ())):
+        weaker = f"{name} limit: best effort, {cause}"
+        report.add(f"{name}-limit", name in facts.controllers, weaker)
     left = "ulimits: best effort, rootless podman's API leaves them to the guest"
     report.add("ulimits", facts.obeys_ulimits, left)

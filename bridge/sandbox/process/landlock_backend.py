@@ -16,8 +16,8 @@ import base64
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import PurePosixPath
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
 
 from bridge.errors import SandboxError
 from bridge.model import Isolation, Json
@@ -95,13 +95,8 @@ _PROCESSES = (
     "what the program leaves, and not by the kernel"
 )
 
-ListEntries = Callable[[str], Iterable[tuple[str, bool]]]
-"""Lists the names in a directory, and whether each is not a directory."""
 
-
-def rules(
-    interpreter: Interpreter, directory: RunDirectory, entries: ListEntries
-) -> list[LandlockRule]:
+def rules(interpreter: Interpreter, directory: RunDirectory) -> list[LandlockRule]:
     """Return the Landlock rules for all paths that programs may open."""
     made: list[LandlockRule] = []
     for bind in interpreter.binds:
@@ -113,9 +108,9 @@ def rules(
         if hidden:
             made.append(LandlockRule(bind.source, landlock.READ_DIR))
             made += [
-                LandlockRule(f"{bind.source}/{name}", landlock.READ, is_file=is_file)
-                for name, is_file in sorted(entries(bind.source))
-                if name not in hidden
+                LandlockRule(str(path), landlock.READ, is_file=not path.is_dir())
+                for path in sorted(Path(bind.source).iterdir())
+                if path.name not in hidden
             ]
             continue
         # Only the interpreter and its dynamic loader are executed.
@@ -188,7 +183,7 @@ class LandlockBackend(UnnamespacedBackend):
     def _steps(
         self, found: Findings, directory: RunDirectory, spec: LaunchSpec
     ) -> Mapping[str, Json]:
-        made = rules(found.interpreter, directory, _entries)
+        made = rules(found.interpreter, directory)
         return {
             "bounded": False,
             "oom_score": True,
@@ -208,8 +203,3 @@ class LandlockBackend(UnnamespacedBackend):
             "control groups": ", ".join(sorted(found.around.controllers)) or "none",
             "directories": str(found.base),
         }
-
-
-def _entries(directory: str) -> Iterable[tuple[str, bool]]:
-    with os.scandir(directory) as found:
-        return [(entry.name, not entry.is_dir()) for entry in found]
