@@ -12,7 +12,6 @@ from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.cli.status import waiting
 from bridge.errors import BridgeError, SandboxError
 from bridge.packages.requirements import parse_requirements
-from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.backend import container_backend
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.image import (
@@ -56,11 +55,11 @@ async def build_image(
     context = RootfsContext(
         run=SystemRunner(env=settings.environ), recipe=recipe_dir(), state_dir=settings.state_dir
     )
-    digest, version = guest_digest(), recipe_version(context.recipe)
+    version = recipe_version(context.recipe)
 
     async def make(engine: ImageEngine) -> None:
         name = local_name(request.flavour)
-        built = await describe(engine, name, guest_digest=digest, version=version)
+        built = await describe(engine, name, version)
         lost = [text for text in built.packages if text not in packages]
         if lost:
             again = " ".join(f"--package {shlex.quote(text)}" for text in lost)
@@ -85,12 +84,10 @@ async def build_image(
 async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
     """Show the image on every engine."""
     images: list[ImageStatus] = []
-    digest, version = guest_digest(), recipe_version(recipe_dir())
+    version = recipe_version(recipe_dir())
 
     async def inspect(engine: ImageEngine) -> None:
-        images.extend(
-            await status(engine, guest_digest=digest, version=version, setting=settings.image)
-        )
+        images.extend(await status(engine, version, settings.image))
 
     await _with_engines(settings, inspect, only_first=False)
     if as_json:

@@ -219,15 +219,14 @@ class ImageStatus:
     stale: str = ""  # The reason to rebuild it, if any. A stale image still works.
 
 
-async def describe(
-    engine: ImageEngine, name: str, *, guest_digest: str, version: str
-) -> ImageStatus:
+async def describe(engine: ImageEngine, name: str, version: str) -> ImageStatus:
+    """Return an image's status, compared with this bridge's guest and a recipe's version."""
     facts = await engine.inspect(name)
     if facts is None:
         return ImageStatus(engine=engine.kind, name=name, present=False)
     built, matches, stale = facts.labels.get(LABEL_VERSION), None, ""
     if built is not None:
-        matches = facts.labels.get(LABEL_GUEST) == guest_digest
+        matches = facts.labels.get(LABEL_GUEST) == guest_digest()
         if built != version:
             stale = f"It was built by recipe {built or 'unknown'}; this bridge has {version}."
         elif not matches:
@@ -248,12 +247,11 @@ async def describe(
 
 
 async def status(
-    engine: ImageEngine, *, guest_digest: str, version: str, setting: str | None = None
+    engine: ImageEngine, version: str, setting: str | None = None
 ) -> tuple[ImageStatus, ...]:
     chosen = await choose(setting, engine)
     names = dict.fromkeys([*(local_name(flavour) for flavour in FLAVOURS), chosen])
-    described = partial(describe, engine, guest_digest=guest_digest, version=version)
-    return tuple([await described(name) for name in names])
+    return tuple([await describe(engine, name, version) for name in names])
 
 
 SCRIPT = "build-rootfs.sh"
@@ -452,19 +450,18 @@ async def build(
 ) -> ImageStatus:
     """Build the runtime image on `engine` and return its status."""
     name, version = local_name(request.flavour), recipe_version(context.recipe)
-    look = partial(describe, engine, guest_digest=guest_digest(), version=version)
     before = await engine.inspect(name)
     if request.offline:
         image = await _import(engine, request, context, progress)
         try:
-            _check(await look(image), request)
+            _check(await describe(engine, image, version), request)
             await engine.tag(image, name)
         except BaseException:
             await _remove(engine, image)
             raise
     else:
         await _build_online(engine, request, context.recipe, name, progress)
-    status = await look(name)
+    status = await describe(engine, name, version)
     if before is not None and before.id != status.id:
         # The previous image lost its name, unless the user gave it another one.
         facts = await engine.inspect(before.id)
