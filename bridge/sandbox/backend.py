@@ -41,15 +41,12 @@ SIGNAL_BASE = 128  # Engines report death by signal n as exit status 128 + n, as
 
 @dataclass(frozen=True, kw_only=True)
 class Bind:
-    """A host directory or file that is mounted at a path inside the sandbox.
-
-    Attributes:
-        executable: Whether code may be loaded from it. Packages with native parts need this.
-    """
+    """A host directory or file that is mounted at a path inside the sandbox."""
 
     source: str
     inside: str
     writable: bool = False
+    # Whether code may be loaded from it. Packages with native parts need this.
     executable: bool = False
 
     @property
@@ -121,18 +118,14 @@ class HostFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Executable:
-    """A host program that a command may execute, with the files it needs to start.
-
-    Attributes:
-        executes: The files that the kernel executes for it: itself, its interpreter, their loader.
-        needs: Directories and files that `executes` read.
-        links: Symbolic links on the way to them: target, and the link's own path.
-    """
+    """A host program that a command may execute, with the files it needs to start."""
 
     name: str
     file: str
+    # The files that the kernel executes for it: itself, its interpreter, their loader.
     executes: tuple[str, ...]
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # Directories and files that `executes` read.
+    # Symbolic links on the way to them: target, and the link's own path.
     links: tuple[tuple[str, str], ...] = ()
 
 
@@ -168,22 +161,15 @@ class CommandSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
-    """One process to start in a sandbox.
+    """One process to start in a sandbox."""
 
-    Attributes:
-        run_id: Unique; becomes part of the sandbox's name.
-        argv: The command. Its first word is resolved inside the sandbox ("python3").
-        env: The whole environment of the process, which inherits nothing.
-        binds: Chosen by the configuration only, never by a program or a client.
-        command: None for a program.
-    """
-
-    run_id: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
+    run_id: str  # Unique; becomes part of the sandbox's name.
+    argv: tuple[str, ...]  # The command. Its first word is resolved inside the sandbox ("python3").
+    env: Mapping[str, str]  # The whole environment of the process, which inherits nothing.
     limits: Limits
+    # Chosen by the configuration only, never by a program or a client.
     binds: tuple[Bind, ...] = ()
-    command: CommandSpec | None = None
+    command: CommandSpec | None = None  # None for a program.
 
 
 def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
@@ -221,18 +207,13 @@ def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class ExitReport:
-    """How a sandbox's first process ended, as the backend reports it.
+    """How a sandbox's first process ended, as the backend reports it."""
 
-    Attributes:
-        exit_code: None if a signal killed the process, or if the code is unknown.
-        oom_killed: Whether the kernel killed a process of the sandbox for memory; None if unknown.
-        detail: The engine's own message, for errors.
-    """
-
-    exit_code: int | None = None
+    exit_code: int | None = None  # None if a signal killed the process, or if the code is unknown.
     signal: int | None = None
+    # Whether the kernel killed a process of the sandbox for memory; None if unknown.
     oom_killed: bool | None = None
-    detail: str = ""
+    detail: str = ""  # The engine's own message, for errors.
 
 
 def code_and_signal(status: int) -> tuple[int | None, int | None]:
@@ -248,33 +229,23 @@ def code_and_signal(status: int) -> tuple[int | None, int | None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """The Python and the packages that programs find.
+    """The Python and the packages that programs find."""
 
-    Attributes:
-        python: The version, such as "3.11"; empty if unknown.
-        packages: Names and versions, the best known first.
-    """
-
-    python: str = ""
-    packages: tuple[tuple[str, str], ...] = ()
+    python: str = ""  # The version, such as "3.11"; empty if unknown.
+    packages: tuple[tuple[str, str], ...] = ()  # Names and versions, the best known first.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Whether a backend works here, found by running a program in it.
-
-    Attributes:
-        ok: It started a process, exchanged data with it and removed it.
-        error_code: Code of the `BridgeError` that stopped it; empty when ok.
-        details: Further facts for `doctor`, name to text.
-    """
+    """Whether a backend works here, found by running a program in it."""
 
     backend: str
-    ok: bool
+    ok: bool  # It started a process, exchanged data with it and removed it.
     summary: str
-    error_code: str = ""
+    error_code: str = ""  # Code of the `BridgeError` that stopped it; empty when ok.
     remedy: str = ""
     isolation: Isolation | None = None
+    # Further facts for `doctor`, name to text.
     details: Mapping[str, str] = field(default_factory=dict)
     contents: Contents = Contents()
 

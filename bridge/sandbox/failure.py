@@ -33,20 +33,16 @@ class Ending:
 
     Attributes:
         done, exited: The guest's last frames, if they arrived.
-        deadline_passed: The host's deadline passed and it killed the sandbox.
-        ran_longest: The run took the longest allowed time, its calls included.
-        lost: The error of the engine or its connection, if one broke.
-        lost_code: That error's code, if it is more specific than a lost sandbox.
     """
 
     done: Done | None = None
     exited: Exited | None = None
     report: ExitReport | None = None
-    deadline_passed: bool = False
-    ran_longest: bool = False
+    deadline_passed: bool = False  # The host's deadline passed and it killed the sandbox.
+    ran_longest: bool = False  # The run took the longest allowed time, its calls included.
     protocol_error: str = ""
-    lost: str = ""
-    lost_code: str = ""
+    lost: str = ""  # The error of the engine or its connection, if one broke.
+    lost_code: str = ""  # That error's code, if it is more specific than a lost sandbox.
     diagnostics: str = ""
 
 
@@ -97,7 +93,12 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
     if code is not None:
         if done is not None and code == 0:
             return Verdict("success", None, "Success.", exit_code=0)
-        return _exit(code, finished=done is not None, error=done.error if done is not None else "")
+        if done is not None:
+            # The program has reported the reason itself, if there is one.
+            summary = f"The program exited with status {code}."
+            return Verdict("error", "exit", summary, code, done.error)
+        message = f"The program ended abruptly with status {code}, before it was through."
+        return Verdict("error", "exit", message, code, message)
     if exited is not None and exited.signal is not None:
         names = (known.name for known in signals.Signals if known == exited.signal)
         name = next(names, f"signal {exited.signal}")
@@ -139,16 +140,6 @@ def _out_of_memory(ending: Ending) -> bool:
         return False
     seen = exited is not None and exited.oom_kills > 0
     return seen or (report is not None and report.oom_killed is True)
-
-
-def _exit(code: int, *, finished: bool, error: str) -> Verdict:
-    if finished:
-        # The program has reported the reason itself, if there is one.
-        summary = f"The program exited with status {code}."
-    else:
-        summary = f"The program ended abruptly with status {code}, before it was through."
-        error = error or summary
-    return Verdict("error", "exit", summary, code, error)
 
 
 def _crash(message: str, ending: Ending, code: int | None = None) -> Verdict:

@@ -31,19 +31,13 @@ _START_FIELD = 22  # `starttime` in /proc/<pid>/stat, counted from 1 as proc(5) 
 
 @dataclass(frozen=True)
 class Owner:
-    """A bridge process, distinct from all others, past and future.
-
-    Attributes:
-        start: Its start time, as the kernel prints it.
-        namespace: The number of its pid namespace; empty on systems without them.
-        host: A digest of the host's name and id, since labels are visible to others.
-    """
+    """A bridge process, distinct from all others, past and future."""
 
     pid: int
-    start: str
-    namespace: str
+    start: str  # Its start time, as the kernel prints it.
+    namespace: str  # The number of its pid namespace; empty on systems without them.
     boot: str
-    host: str
+    host: str  # A digest of the host's name and id, since labels are visible to others.
 
     def __str__(self) -> str:
         return "_".join((str(self.pid), self.start, self.namespace, self.boot, self.host))

@@ -121,17 +121,15 @@ class SyscallRefusal:
     """An allowed call that is refused for one of its arguments; by default for any.
 
     Attributes:
-        argument: Which argument, from 0.
-        error: The errno that the call returns.
-        comparison: "masked_eq" compares the bits of `mask`. "ne" compares all 64 bits with
-            `value`, so a value with garbage in its upper half is refused.
+        comparison: "masked_eq" compares the bits of `mask`. "ne" compares all 64 bits with `value`,
+            so a value with garbage in its upper half is refused.
     """
 
     call: str
-    argument: int = 0
+    argument: int = 0  # Which argument, from 0.
     value: int = 0
     mask: int = 0
-    error: int = errno.EPERM
+    error: int = errno.EPERM  # The errno that the call returns.
     comparison: Comparison = "masked_eq"
 
     @property

@@ -146,26 +146,21 @@ def write_profile(directory: Path, purpose: Purpose) -> Path:
 
 @dataclass(kw_only=True)
 class EngineConnection:
-    """A connected engine.
-
-    Attributes:
-        service: The podman service or SSH forward that the bridge started.
-        proven: Whether a container has run, so that the OCI runtime works.
-        local: Whether the engine has this machine's files and limits.
-        shares_files: Whether paths mean the same files; None until boot ids are compared.
-        examinations: Results of examining containers for commands.
-    """
+    """A connected engine."""
 
     api: EngineApi
     facts: EngineFacts
     endpoint: EngineEndpoint
     oci_runtime: str
+    # The podman service or SSH forward that the bridge started.
     service: SocketService | None = None
-    proven: bool = False
-    local: bool = False
+    proven: bool = False  # Whether a container has run, so that the OCI runtime works.
+    local: bool = False  # Whether the engine has this machine's files and limits.
+    # Whether paths mean the same files; None until boot ids are compared.
     shares_files: bool | None = None
     host_kernel: HostKernel = HostKernel()
     extra_layers: ExtraLayers = field(default_factory=ExtraLayers)
+    # Results of examining containers for commands.
     examinations: Examinations = field(default_factory=dict)
 
     async def aclose(self) -> None:

@@ -260,18 +260,13 @@ CONTAINERFILE = "Containerfile"
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """The image to build.
-
-    Attributes:
-        packages: Requirements to add to the flavour's, sorted; without versions if offline.
-        offline: Whether to build from Debian packages, without an image registry.
-        fresh: Whether an offline build ignores a kept root filesystem.
-    """
+    """The image to build."""
 
     flavour: Flavour = "slim"
+    # Requirements to add to the flavour's, sorted; without versions if offline.
     packages: tuple[str, ...] = ()
-    offline: bool = False
-    fresh: bool = False
+    offline: bool = False  # Whether to build from Debian packages, without an image registry.
+    fresh: bool = False  # Whether an offline build ignores a kept root filesystem.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,28 +53,20 @@ _UNASKED = ("LC_CTYPE", "PWD", "__CF_USER_TEXT_ENCODING")
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Facts about this machine, which a backend finds once.
-
-    Attributes:
-        uid: The programs' user outside; None for the bridge's own.
-        setpriv: Path of the command that changes the user; empty if not needed or not installed.
-        base: The parent of run directories.
-        confiner: Path of the outer program: bubblewrap, or macOS's sandbox-exec.
-        systemd_run: Path of the command that makes scopes; empty if scopes are not used.
-        ids: Subordinate ids for programs; None if `uid` or the bridge's user is used.
-    """
+    """Facts about this machine, which a backend finds once."""
 
     interpreter: Interpreter
     stage: bytes
     owner: Owner
-    uid: int | None
+    uid: int | None  # The programs' user outside; None for the bridge's own.
     around: ProcessSurroundings
-    setpriv: str
+    setpriv: str  # Path of the command that changes the user; empty if not needed or not installed.
     cgroup_parents: cgroups.CgroupParents
-    base: Path
-    confiner: str = ""
+    base: Path  # The parent of run directories.
+    confiner: str = ""  # Path of the outer program: bubblewrap, or macOS's sandbox-exec.
     filters: tuple[bytes, ...] = ()
-    systemd_run: str = ""
+    systemd_run: str = ""  # Path of the command that makes scopes; empty if scopes are not used.
+    # Subordinate ids for programs; None if `uid` or the bridge's user is used.
     ids: host.SubordinateIds | None = None
 
     def become(self, uid: int | None, gid: int | None) -> list[str]:

@@ -171,16 +171,11 @@ def missing_controllers(found: Iterable[str], *, root: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxCgroups:
-    """The cgroups of one sandbox.
-
-    Attributes:
-        entries: The files through which a process enters them.
-        counter: The file with the number of OOM kills.
-    """
+    """The cgroups of one sandbox."""
 
     directories: tuple[Path, ...] = ()
-    entries: tuple[Path, ...] = ()
-    counter: Path | None = None
+    entries: tuple[Path, ...] = ()  # The files through which a process enters them.
+    counter: Path | None = None  # The file with the number of OOM kills.
 
     def entry_command(self) -> list[str]:
         """Return the words that start a command inside, or fail."""

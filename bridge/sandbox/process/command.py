@@ -88,41 +88,27 @@ PYTHON = ("python3", "-I", "-S", "-c")
 
 @dataclass(frozen=True, kw_only=True)
 class Descriptors:
-    """The numbers of the descriptors that bubblewrap and the stage inherit.
+    """The numbers of the descriptors that bubblewrap and the stage inherit."""
 
-    Attributes:
-        info: bubblewrap writes its child's pid and exit code here.
-        status: The stage writes `stage.CONFINED` here, or why it failed.
-        files: The contents of `LaunchPlan.files`, in their order.
-        permission: A command's stage reads `stage.PERMISSION` here.
-        stage: The stage's payload.
-    """
-
-    info: int
-    status: int
-    files: tuple[int, ...] = ()
-    permission: int = -1
-    stage: int = -1
+    info: int  # bubblewrap writes its child's pid and exit code here.
+    status: int  # The stage writes `stage.CONFINED` here, or why it failed.
+    files: tuple[int, ...] = ()  # The contents of `LaunchPlan.files`, in their order.
+    permission: int = -1  # A command's stage reads `stage.PERMISSION` here.
+    stage: int = -1  # The stage's payload.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSurroundings:
-    """This machine's features, on which a sandbox's layers depend.
+    """This machine's features, on which a sandbox's layers depend."""
 
-    Attributes:
-        landlock_abi: The kernel's Landlock ABI version; 0 for none.
-        masked: The paths of /proc to cover, and whether each is a directory.
-        controllers: The cgroup controllers in use: "memory", "pids", "cpu".
-        limits_elsewhere: Why controllers are missing; empty if none is.
-        processes_per_namespace: Whether the kernel counts processes per user namespace.
-    """
-
-    landlock_abi: int
+    landlock_abi: int  # The kernel's Landlock ABI version; 0 for none.
     cpus: int
+    # The paths of /proc to cover, and whether each is a directory.
     masked: tuple[tuple[str, bool], ...] = ()
+    # The cgroup controllers in use: "memory", "pids", "cpu".
     controllers: frozenset[str] = frozenset()
-    limits_elsewhere: str = ""
-    processes_per_namespace: bool = True
+    limits_elsewhere: str = ""  # Why controllers are missing; empty if none is.
+    processes_per_namespace: bool = True  # Whether the kernel counts processes per user namespace.
 
 
 @dataclass(frozen=True)

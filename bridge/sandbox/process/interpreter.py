@@ -176,24 +176,16 @@ print(json.dumps({
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """A Python and the host files that it needs.
-
-    Attributes:
-        binds: The mounts for it, shortest path first.
-        links: Symbolic links to make inside: target and path.
-        hidden: Directories within `binds` to cover with empty ones.
-        tools: The mounts of a shell and its commands, for programs only.
-        tag: The bytecode tag that code must be compiled for.
-    """
+    """A Python and the host files that it needs."""
 
     executable: str
     version: str
-    binds: tuple[Bind, ...]
-    links: tuple[tuple[str, str], ...]
-    hidden: tuple[str, ...] = ()
+    binds: tuple[Bind, ...]  # The mounts for it, shortest path first.
+    links: tuple[tuple[str, str], ...]  # Symbolic links to make inside: target and path.
+    hidden: tuple[str, ...] = ()  # Directories within `binds` to cover with empty ones.
     packages: tuple[str, ...] = ()
-    tools: tuple[Bind, ...] = ()
-    tag: str = ""
+    tools: tuple[Bind, ...] = ()  # The mounts of a shell and its commands, for programs only.
+    tag: str = ""  # The bytecode tag that code must be compiled for.
 
 
 def candidates(base_prefix: str) -> list[str]:

@@ -205,16 +205,9 @@ class LaunchPlan:
     """How to start one sandbox.
 
     Attributes:
-        environ: The environment of the outer process; the sandbox gets none of it.
         monitor_failed, stage_failed: Return the error for the outer process's or stage's output.
-        on_error: Called with the program's stderr; without it the bridge keeps the end.
-        own_monitor: Whether the outer process is `monitor`, which ends with its instructions' pipe.
-        use_pidfds: Whether the system has pidfds (Linux).
         judge: Checks the stage's report. It returns the isolation as seen from inside, or raises a
             `SandboxError`, and then nothing runs.
-        watchdog: Ends the launch if the bridge is killed; None if the monitor does.
-        memory_bytes: The memory limit that the bridge applies; None if a cgroup does.
-        memory_directories: The memory-backed directories, as paths inside.
     """
 
     command: Sequence[str]
@@ -223,15 +216,20 @@ class LaunchPlan:
     isolation: Isolation
     monitor_failed: Callable[[str], SandboxError]
     stage_failed: Callable[[str], SandboxError]
+    # The environment of the outer process; the sandbox gets none of it.
     environ: Mapping[str, str] = field(default_factory=dict)
+    # Whether the outer process is `monitor`, which ends with its instructions' pipe.
     own_monitor: bool = False
-    use_pidfds: bool = True
+    use_pidfds: bool = True  # Whether the system has pidfds (Linux).
     files: tuple[bytes, ...] = field(default=(), repr=False)
+    # Called with the program's stderr; without it the bridge keeps the end.
     on_error: Callable[[bytes], None] | None = None
     judge: Judge | None = None
+    # Ends the launch if the bridge is killed; None if the monitor does.
     watchdog: LaunchWatchdog | None = None
+    # The memory limit that the bridge applies; None if a cgroup does.
     memory_bytes: int | None = None
-    memory_directories: tuple[str, ...] = ()
+    memory_directories: tuple[str, ...] = ()  # The memory-backed directories, as paths inside.
 
 
 class ProcessSandbox:
