@@ -135,28 +135,21 @@ class CommandSpec:
 
     A command sees no host files but `LaunchSpec.binds` and its own files. The bridge passes on
     both its stdout and its stderr.
-
-    Attributes:
-        cpu_seconds, file_bytes: Limits of each process, and of each file it writes.
-        on_error: Called with the command's stderr, during `receive`.
-        file: The executable on the host, links resolved. Empty in a container, whose image
-            resolves the first word of the command.
-        writable: Directories inside that are in memory and empty at the start.
-        executables: All that the command may execute; empty in a container.
-        network: Whether it has the host's network, or the engine's default one.
-        image: The container image; empty outside of containers.
     """
 
     cwd: str
-    cpu_seconds: int
-    file_bytes: int
+    cpu_seconds: int  # A limit of each process.
+    file_bytes: int  # A limit of each file that a process writes.
+    # Called with the command's stderr, during `receive`.
     on_error: Callable[[bytes], None] = field(default=lambda _: None, compare=False, repr=False)
+    # The executable on the host, links resolved. Empty in a container, whose image resolves the
+    # first word of the command.
     file: str = ""
     files: tuple[HostFile, ...] = ()
-    writable: tuple[str, ...] = ()
-    executables: tuple[Executable, ...] = ()
-    network: bool = False
-    image: str = ""
+    writable: tuple[str, ...] = ()  # Directories inside that are in memory and empty at the start.
+    executables: tuple[Executable, ...] = ()  # All that it may execute; empty in a container.
+    network: bool = False  # Whether it has the host's network, or the engine's default one.
+    image: str = ""  # The container image; empty outside of containers.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,12 +29,9 @@ _HINTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """The facts about a run's end.
+    """The facts about a run's end."""
 
-    Attributes:
-        done, exited: The guest's last frames, if they arrived.
-    """
-
+    # The guest's last frames, if they arrived.
     done: Done | None = None
     exited: Exited | None = None
     report: ExitReport | None = None

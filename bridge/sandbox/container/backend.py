@@ -48,9 +48,6 @@ logger = logging.getLogger(__name__)
 class ContainerBackend(Backend):
     """Runs sandboxes as containers of one engine. The first use connects.
 
-    Attributes:
-        ended: The label of containers to reap; empty for those of dead bridges.
-
     Args:
         engine: "podman", "docker" or the path of either's executable.
         image: The runtime image's name; may be empty until `use_image`.
@@ -84,7 +81,7 @@ class ContainerBackend(Backend):
         self._limits = limits or Limits()
         self._owner = current_owner()
         self._unremoved: set[str] = set()
-        self.ended = ""
+        self.ended = ""  # The label of containers to reap; empty for those of dead bridges.
 
     @property
     def name(self) -> str:

@@ -256,12 +256,7 @@ LEASE_SECONDS = 60  # Longer than a slow look and the longest pause after it.
 
 
 class WarmPods:
-    """The service's warm pods, as one bridge manages them.
-
-    Attributes:
-        problem: The error of the last look, if any.
-        mine: The names of this bridge's used pods.
-    """
+    """The service's warm pods, as one bridge manages them."""
 
     def __init__(self, cluster: Cluster, template: Template) -> None:
         self.cluster = cluster
@@ -271,7 +266,8 @@ class WarmPods:
         self._limits: Limits | None = None
         self._taken = anyio.Event()
         self._labels = {APP_LABEL: APP, SERVICE_LABEL: self._settings.service}
-        self.problem = ""
+        self.problem = ""  # The error of the last look, if any.
+        # The names of this bridge's used pods.
         self.mine: set[str] = set()
 
     async def claim(self, limits: Limits) -> Document | None:

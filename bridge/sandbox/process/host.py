@@ -185,8 +185,8 @@ _COMMAND_REMEDY = (
 def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, int | None]:
     """Return a sandbox's user and group outside; None for the bridge's own. Blocks.
 
-    If the bridge is root, programs run as user nobody (`nobody_uid`). Commands run as the owner of
-    the workspace, whose files they write, or as nobody if that is root.
+    If the bridge is root, programs run as `nobody_uid`. Commands run as the owner of the workspace,
+    whose files they write, or as `nobody_uid` if that is root.
     """
     if nobody_uid is None:
         return None, None

@@ -129,7 +129,7 @@ def isolation(
 ) -> Isolation:
     """Return a launch's layers, and what the tier lacks.
 
-    Programs run as nobody, as root of the bridge's own user namespace, or as the bridge's user.
+    Unless `as_nobody`, programs run as the bridge's user, who may be `root` of a user namespace.
     """
     layers = [
         "landlock",

@@ -202,18 +202,13 @@ class ProcessLaunch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """How to start one sandbox.
-
-    Attributes:
-        monitor_failed, stage_failed: Return the error for the outer process's or stage's output.
-        judge: Checks the stage's report. It returns the isolation as seen from inside, or raises a
-            `SandboxError`, and then nothing runs.
-    """
+    """How to start one sandbox."""
 
     command: Sequence[str]
     prepare: Callable[[Descriptors], ProcessLaunch]
     group: SandboxCgroups | None
     isolation: Isolation
+    # Return the error for the output of the outer process, and of the stage.
     monitor_failed: Callable[[str], SandboxError]
     stage_failed: Callable[[str], SandboxError]
     # The environment of the outer process; the sandbox gets none of it.
@@ -224,6 +219,8 @@ class LaunchPlan:
     files: tuple[bytes, ...] = field(default=(), repr=False)
     # Called with the program's stderr; without it the bridge keeps the end.
     on_error: Callable[[bytes], None] | None = None
+    # Checks the stage's report. It returns the isolation as seen from inside, or raises a
+    # `SandboxError`, and then nothing runs.
     judge: Judge | None = None
     # Ends the launch if the bridge is killed; None if the monitor does.
     watchdog: LaunchWatchdog | None = None
