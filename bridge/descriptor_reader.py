@@ -1,7 +1,7 @@
-"""Reads a descriptor repeatedly with one registration at the event loop.
+"""Reads descriptors with one registration at the event loop, such as a process's pipes.
 
 A registration for each read costs as much as all other work for a small message. The loop's
-callback reads the descriptor, but only while a task waits.
+callback reads a descriptor only while a task waits, so a flood of output stays in the kernel.
 """
 
 from __future__ import annotations

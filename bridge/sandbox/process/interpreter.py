@@ -1,11 +1,14 @@
-"""Finds the Python for sandboxes, the host files that it needs, and its command line.
+"""Finds the Python for sandboxes, its command line, and the host files of executables.
 
-Binds the executable, its standard library and each shared library of its extension modules, but no
+Binds the Python, its standard library and each shared library of its extension modules, but no
 library directories: they contain other software. The interpreter lists these files, once per
 bridge. Nothing of a virtual environment is executed.
 
 The command line is short, for people and endpoint scanners. The stage is compiled before, which
 saves 8 ms per start. Bytecode fits one kind of interpreter; another kind compiles for itself.
+
+A command's sandbox has the system directories (see `command`). For executables elsewhere, such as
+in a virtual environment, this follows links, `#!` lines and ELF headers, once per profile.
 """
 
 from __future__ import annotations
