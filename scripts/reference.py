@@ -24,7 +24,7 @@ from bridge.guest.api import values
 from bridge.guest.worker import environment
 from bridge.model import CommandResult, Directory, Limits, RunResult, ServerSettings
 from bridge.render import structured as rendered
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import limits_for
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
 from bridge.server.content import RECORD_KEY
 from bridge.server.tools import COMMAND_OUTPUT_SCHEMA, COMMAND_TOOL, command_tool, search_tool

@@ -25,26 +25,22 @@ from bridge.inventory.configuration import consents_of, context_for
 from bridge.model import MEBIBYTE, Directory
 from bridge.packages.requirements import parse_requirements
 from bridge.private_files import make_directory
-from bridge.sandbox.backend import Probe
-from bridge.sandbox.bundle import guest_digest
+from bridge.sandbox.backend import Probe, limits_for
 from bridge.sandbox.container.backend import container_backend
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.image import (
+    BuildRequest,
     Flavour,
     ImageEngine,
     ImageStatus,
-    describe,
-    local_name,
-    status,
-)
-from bridge.sandbox.image.build import (
-    BuildRequest,
     RootfsContext,
     build,
+    describe,
+    local_name,
     recipe_dir,
     recipe_version,
+    status,
 )
-from bridge.sandbox.limits import limits_for
 from bridge.sandbox.selection import engines, probe_all
 from bridge.settings import Settings, packages_dir, store_of
 from bridge.text import counted
@@ -403,11 +399,11 @@ async def build_image(
     context = RootfsContext(
         run=SystemRunner(env=settings.environ), recipe=recipe_dir(), state_dir=settings.state_dir
     )
-    digest, version = guest_digest(), recipe_version(context.recipe)
+    version = recipe_version(context.recipe)
     async with aclosing(_image_engines(settings)) as answering:
         engine = await anext(answering)
         name = local_name(flavour)
-        built = await describe(engine, name, guest_digest=digest, version=version)
+        built = await describe(engine, name, version)
         lost = [text for text in built.packages if text not in packages]
         if lost:
             again = " ".join(f"--package {shlex.quote(text)}" for text in lost)
@@ -429,12 +425,10 @@ async def build_image(
 
 async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
     images: list[ImageStatus] = []
-    digest, version = guest_digest(), recipe_version(recipe_dir())
+    version = recipe_version(recipe_dir())
     async with aclosing(_image_engines(settings)) as answering:
         async for engine in answering:
-            images += await status(
-                engine, guest_digest=digest, version=version, setting=settings.image
-            )
+            images += await status(engine, version, settings.image)
     if as_json:
         write_json([asdict(one) for one in images], indent=2)
     else:

@@ -18,7 +18,7 @@ from bridge.gate.redaction import MAX_SECRETS, Redactor
 from bridge.model import CommandRequest, Limits
 from bridge.sandbox.backend import HOME, Bind, CommandSpec, Executable, HostFile, LaunchSpec, Probe
 from bridge.sandbox.process.command import SYSTEM, SYSTEM_FILES
-from bridge.sandbox.process.executables import find_executables
+from bridge.sandbox.process.interpreter import find_executables
 from bridge.sandbox.selection import is_engine, require_own_kernel
 from bridge.settings import Settings, home, private_places, trusted_places
 from bridge.settings.commands import CommandProfile

@@ -42,7 +42,7 @@ from bridge.model import (
 from bridge.model.runs import first_error
 from bridge.sandbox.backend import Backend, ExitReport, Sandbox
 from bridge.sandbox.layers import common
-from bridge.sandbox.run_queue import MOST_RUNS, RunQueue
+from bridge.sandbox.pool import MOST_RUNS, RunQueue
 from bridge.sandbox.selection import select_for_profile, with_profile_remedy
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile, Runtime

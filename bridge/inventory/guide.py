@@ -20,8 +20,8 @@ from bridge.guest.schema.names import nearest
 from bridge.inventory.configuration import server_instructions, waiting_line
 from bridge.inventory.servers import Servers
 from bridge.model import Json, Limits, Tool
-from bridge.sandbox.contents import recall
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import limits_for
+from bridge.sandbox.probe import recall
 from bridge.settings import Settings
 from bridge.settings.state import time_zone
 

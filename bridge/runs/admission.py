@@ -34,8 +34,8 @@ from bridge.packages.packages import Packages, PackageSet
 from bridge.plans.plan_store import Plans
 from bridge.runs.input_files import resolve_files
 from bridge.runs.sandboxes import Sandboxes
-from bridge.sandbox.contents import recall
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import limits_for
+from bridge.sandbox.probe import recall
 from bridge.saved_functions.skills import Skills, SkillUse
 from bridge.saved_functions.source import PACKAGE
 from bridge.sessions import Sessions

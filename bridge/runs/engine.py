@@ -57,11 +57,10 @@ from bridge.runs.program import save_state
 from bridge.runs.records import RunRecord, RunRecords
 from bridge.runs.sandboxes import Sandboxes
 from bridge.runs.suspended_runs import MAX_WAITING, SuspendedRuns
-from bridge.sandbox.backend import Backend
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import Backend, limits_for
 from bridge.sandbox.ownership import current_owner, reap_leftovers
+from bridge.sandbox.pool import RunQueue, default_runs, usable_memory
 from bridge.sandbox.process.host import usable_cpus
-from bridge.sandbox.run_queue import RunQueue, default_runs, usable_memory
 from bridge.sandbox.selection import select_backend
 from bridge.saved_functions.skills import Skills
 from bridge.sessions import Sessions, Turn
@@ -241,7 +240,7 @@ class Engine:
 
     @asynccontextmanager
     async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
-        async with self.queue.slot(run.request.owner, run.caller.report_queue) as slot:
+        async with self.queue.slot(run.request.owner, run.caller.report_queue) as keep:
             if run.request.may_need_packages:
                 run = replace(run, packages=await self.packages.resolve(run.request, run.caller))
                 if run.request.ends_bridge and run.packages.binds:
@@ -251,7 +250,7 @@ class Engine:
 
             @asynccontextmanager
             async def open_sandbox(again: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
-                async with reserve(run.limits, fresh=again, keep=slot.keep) as sandbox:
+                async with reserve(run.limits, fresh=again, keep=keep) as sandbox:
                     yield run, Place(sandbox=sandbox, waited=not again)
 
             yield open_sandbox

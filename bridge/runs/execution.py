@@ -34,9 +34,8 @@ from bridge.runs.collect.collector import Collector
 from bridge.runs.guest_requests import GuestRequests, KeptOutputs
 from bridge.runs.input_files import frame_files
 from bridge.runs.program import Facts, Program, ReadySandbox
-from bridge.sandbox.backend import DistantSandbox
+from bridge.sandbox.backend import DistantSandbox, guest_limits
 from bridge.sandbox.failure import Verdict, classify
-from bridge.sandbox.layers import guest_limits
 from bridge.sandbox.pool import Reservation
 from bridge.saved_functions.requests import KeptRequests
 from bridge.saved_functions.skills import Review

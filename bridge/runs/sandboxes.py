@@ -21,9 +21,8 @@ from bridge.event_loop import background_tasks
 from bridge.model import Json, Limits
 from bridge.private_files import in_use
 from bridge.runs.program import ReadySandbox, open_guest, save_state
-from bridge.sandbox.backend import Backend, Bind, LaunchSpec
+from bridge.sandbox.backend import Backend, Bind, LaunchSpec, limits_for
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
-from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.sandbox.pool import Acquire, PoolReport, Reservation, WarmPool, acquire_nothing
 from bridge.sessions.checkpoints import MAX_STATE_BYTES

@@ -1,7 +1,7 @@
-"""The warm pool: sandboxes started ahead of time, each used once.
+"""The warm pool of sandboxes started ahead of time, and the queue of the runs that use them.
 
-Each has an owner task that enters and leaves its context, because a context with cancel scopes may
-not be left by another task. Pure functions decide how many wait and when the next one starts.
+Each sandbox serves one run. An owner task enters and leaves its context, because another task may
+not leave a context with cancel scopes. Pure functions decide how many wait and when one starts.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, zip_longest
+from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+
+from bridge.errors import BridgeError
 
 SETTLE_SECONDS = 0.025
 """Quiet time before the pool starts or destroys a sandbox, so that runs do not compete with it."""
 
 
 def target_size(claims: Sequence[float], now: float, *, most: int, start_seconds: float) -> int:
-    """Return how many sandboxes should wait: the pool's target size.
+    """Return how many sandboxes should wait, from the ascending times of `claims` in seconds.
 
     An order-up-to (base-stock) policy (Zipkin, Foundations of Inventory Management, 2000, chapter
-    6): the stock covers the demand of one lead time, here the largest seen lately.
-
-    Args:
-        claims: When runs asked for a sandbox, in seconds, ascending.
+    6): the stock covers the largest recent demand of one lead time.
     """
     # An idle client costs nothing after ten minutes.
     if not claims or now - claims[-1] >= 600.0:
@@ -50,7 +51,7 @@ def target_size(claims: Sequence[float], now: float, *, most: int, start_seconds
 
 
 class PoolDecision(NamedTuple):
-    """The numbers of sandboxes to start and destroy now, and seconds until the next decision."""
+    """How many sandboxes to start and destroy now, and seconds until the next decision."""
 
     start: int = 0
     drop: int = 0
@@ -69,11 +70,9 @@ def decide(
 ) -> PoolDecision:
     """Return what to start or destroy, without starving running programs.
 
-    Nothing is started ahead of time while a run waits for a start.
+    Nothing starts ahead of time while a run waits for a start (`awaited`).
 
     Args:
-        wanted: Target number of waiting sandboxes.
-        awaited: Number of runs that wait for a start.
         quiet: Seconds since a run began, got its sandbox or ended.
     """
     drop = max(0, waiting - wanted)
@@ -90,7 +89,7 @@ def decide(
 
 
 class PoolReport(NamedTuple):
-    """A pool's counts; of claims, of waiting ones that died, and of starts ahead that failed."""
+    """A pool's counts: its sandboxes now, claims by warmth, deaths and failed starts ahead."""
 
     most: int
     wanted: int
@@ -133,7 +132,7 @@ class _Slot(Generic[K, T]):
 
     @property
     def state(self) -> Literal["starting", "waiting", "awaited", "running", "ending"]:
-        """Whether it is free (starting, or waiting), and what it does once it is claimed."""
+        """Unclaimed slots are starting or waiting; claimed ones awaited, running or ending."""
         if self.released.is_set():
             return "ending"
         if self.claimed:
@@ -176,7 +175,7 @@ class Reservation(Generic[T]):
 class WarmPool(Generic[K, T]):
     """Keeps resources ready, as many as recent demand requires; with 0 it opens each on demand.
 
-    Nothing is opened before the first claim: a bridge that is never used starts no sandbox. Waiting
+    It opens nothing before the first claim, so an unused bridge starts no sandbox. Waiting
     resources have the key of the last claim and serve only claims with that key.
 
     Args:
@@ -208,7 +207,7 @@ class WarmPool(Generic[K, T]):
 
     @property
     def alive(self) -> int:
-        """Resources that exist or are being opened or destroyed."""
+        """The number of resources that exist or are being opened or destroyed."""
         return len(self._all)
 
     @property
@@ -241,13 +240,11 @@ class WarmPool(Generic[K, T]):
     async def reserve(
         self, key: K, *, fresh: bool = False, keep: Acquire = acquire_nothing
     ) -> AsyncIterator[Reservation[T]]:
-        """Claim a resource, starting one if none is ready; leaving destroys it.
-
-        Entering does not wait, so that the caller can do other work while it starts.
+        """Claim a resource without waiting, starting one if none is ready; leaving destroys it.
 
         Args:
             fresh: Whether to start a new one and destroy the waiting ones.
-            keep: Called now; the returned function is called once the resource is destroyed.
+            keep: Called now; its result is called once the resource is destroyed.
         """
         if fresh:
             self._discard(self._in("starting", "waiting"))
@@ -386,3 +383,151 @@ class WarmPool(Generic[K, T]):
         if not slot.claimed:
             # Destroying it takes time; it must not be claimed meanwhile.
             slot.released.set()
+
+
+MAX_WAITING = 400  # Waiting runs. Each has its program in memory.
+MAX_WAITING_OF_OWNER = 100  # Waiting runs of one caller, so that none fills the queue.
+MOST_RUNS = 32  # Highest default concurrency. Most runs wait for their servers.
+
+PositionListener = Callable[[int | None], None]
+"""Called with the number of runs ahead of a waiting run, and with None once it has its slot.
+
+A run that gets a slot at once calls it never."""
+
+
+@dataclass(eq=False)
+class _Ticket:
+    owner: str
+    on_position: PositionListener
+    granted: anyio.Event = field(default_factory=anyio.Event)
+
+
+class RunQueue:
+    """The slots for concurrent runs, and the fair queue for a slot.
+
+    Callers take turns; each caller's runs keep their order. A run holds its slot until its sandbox
+    is gone, also while it waits for a person's answer.
+
+    Attributes:
+        taken: The number of taken slots.
+    """
+
+    def __init__(self, slots: int, wait_seconds: float = 120.0) -> None:
+        self._slots = slots
+        self._wait_seconds = wait_seconds
+        self.taken = 0
+        # In the order of the owners' turns.
+        self._waiting: dict[str, deque[_Ticket]] = {}
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(tickets) for tickets in self._waiting.values())
+
+    @asynccontextmanager
+    async def slot(self, owner: str, on_position: PositionListener) -> AsyncIterator[Acquire]:
+        """Take a slot while this context is open; yield a function that keeps it for longer.
+
+        Raises:
+            BridgeError: Too many runs wait, or this run has waited too long.
+        """
+        if self.taken < self._slots:
+            self.taken += 1
+        else:
+            await self._wait(_Ticket(owner, on_position))
+        holders = 0
+
+        def keep() -> Callable[[], None]:
+            nonlocal holders
+            holders += 1
+            return let_go
+
+        def let_go() -> None:
+            nonlocal holders
+            holders -= 1
+            if not holders:
+                self._give_on()
+
+        keep()
+        try:
+            yield keep
+        finally:
+            let_go()
+
+    async def _wait(self, ticket: _Ticket) -> None:
+        if self.waiting >= MAX_WAITING:
+            raise self._overload_error(f"{self.waiting} more wait already")
+        own = self._waiting.get(ticket.owner, ())
+        if len(own) >= MAX_WAITING_OF_OWNER:
+            raise self._overload_error(f"{len(own)} more of yours wait already")
+        self._waiting.setdefault(ticket.owner, deque()).append(ticket)
+        self._report_positions()
+        try:
+            with anyio.move_on_after(self._wait_seconds):
+                await ticket.granted.wait()
+        except BaseException:
+            self._leave(ticket)
+            raise
+        if not ticket.granted.is_set():
+            self._leave(ticket)
+            why = f"this one has waited {self._wait_seconds:g} s; {self.waiting} others wait too"
+            raise self._overload_error(why)
+
+    def _leave(self, ticket: _Ticket) -> None:
+        """Remove a run from the queue, or pass on the slot that it was just granted."""
+        if ticket.granted.is_set():
+            self._give_on()
+            return
+        self._waiting[ticket.owner].remove(ticket)
+        self._report_positions()
+
+    def _give_on(self) -> None:
+        """Grant a free slot to the next run."""
+        self.taken -= 1
+        if not self._waiting:
+            return
+        owner, tickets = next(iter(self._waiting.items()))
+        # The owner's next turn comes after those of all others.
+        del self._waiting[owner]
+        self._waiting[owner] = tickets
+        ticket = tickets.popleft()
+        self.taken += 1
+        ticket.granted.set()
+        ticket.on_position(None)
+        self._report_positions()
+
+    def _report_positions(self) -> None:
+        self._waiting = {owner: tickets for owner, tickets in self._waiting.items() if tickets}
+        # In each round, one run of each owner gets a slot.
+        rounds = chain.from_iterable(zip_longest(*self._waiting.values()))
+        for ahead, ticket in enumerate(filter(None, rounds)):
+            ticket.on_position(ahead)
+
+    def _overload_error(self, why: str) -> BridgeError:
+        message = f"As many runs are under way as there may be at once ({self.taken}), and {why}."
+        return BridgeError(
+            message,
+            remedy="Nothing was run. Wait for results of yours, or try again later; put several "
+            "steps into one program. MCP_BRIDGE_RUNS sets how many may run at once.",
+            code="overloaded",
+        )
+
+
+def default_runs(cores: int, memory: int | None, run_memory: int) -> int:
+    """Return the default number of concurrent runs; both memories in bytes, None if unknown."""
+    found = 4 * cores
+    if memory is not None:
+        found = min(found, memory // run_memory)
+    return max(2, min(MOST_RUNS, found))
+
+
+def usable_memory() -> int | None:
+    """Return the bytes of memory that this process may use; None if unknown."""
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None
+    try:
+        # "max" where it has no limit of its own.
+        return min(found, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        return found

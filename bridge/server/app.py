@@ -29,7 +29,7 @@ from bridge.model import ApplyRequest, CommandResult, Json, Provenance, RunResul
 from bridge.model.runs import error_result, error_run
 from bridge.runs import Engine
 from bridge.runs.suspended_runs import WAIT_SECONDS, SuspendedRun, Waiting
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import limits_for
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema, parse_request
 from bridge.server.clients import (
     Context,

@@ -13,7 +13,8 @@ from bridge.inventory.guide import BRIEF_TOKENS
 from bridge.inventory.inventory import ToolInventory
 from bridge.model import RunRequest, Tool
 from bridge.runs import Engine
-from bridge.sandbox.contents import Contents, remember
+from bridge.sandbox.backend import Contents
+from bridge.sandbox.probe import remember
 from bridge.settings import Settings
 from bridge.settings.values import PreflightMode
 from bridge.text import count_tokens

@@ -13,8 +13,8 @@ from bridge.errors import SettingsError
 from bridge.guest.protocol import installed
 from bridge.model import Limits
 from bridge.runs.sandboxes import recipe_for
-from bridge.sandbox.contents import Contents, contents_of, recall, remember
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import Contents, limits_for
+from bridge.sandbox.probe import contents_of, recall, remember
 from bridge.sandbox.selection import candidates, engines, probe_all, select_backend
 from bridge.settings import Settings, load
 from bridge.settings.parsers import LADDER
