@@ -1,8 +1,4 @@
-"""The processes below the supervisor, the guest's file descriptors, and a run's way to its worker.
-
-Owns the process attributes that need `prctl`. Reaps every child and orphan, kills all that a run
-started, and moves the channel to descriptors that programs do not touch by accident.
-"""
+"""The processes below the supervisor, the guest's file descriptors, and a run's way to its worker."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from bridge.guest.protocol.wire import Run, WireError, decode_host_frame, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
+    from typing import Any, Collection, Deque, Dict, List, Optional, Tuple
 
     from bridge.guest.protocol.wire import Done
 
@@ -183,19 +179,12 @@ def claim_channel() -> "tuple[int, int]":
     return reader, writer
 
 
-def open_descriptors() -> List[int]:
-    """Return this process's open descriptors; all below 1024 if the system does not list them."""
+def close_others(keep: Collection[int]) -> None:
     try:
-        return [int(name) for name in os.listdir("/dev/fd")]
+        opened = set(map(int, os.listdir("/dev/fd")))
     except (OSError, ValueError):
-        return list(range(1024))
-
-
-def close_others(keep: Iterable[int]) -> None:
-    kept = frozenset(keep)
-    for fd in open_descriptors():
-        if fd in kept:
-            continue
+        opened = set(range(1024))  # The system does not list them.
+    for fd in opened.difference(keep):
         try:
             os.close(fd)
         except OSError:

@@ -26,11 +26,6 @@ def read_only_root() -> None:
         return
 
 
-def no_capabilities() -> None:
-    """Set the current groups again, which needs CAP_SETGID."""
-    os.setgroups(os.getgroups())
-
-
 def unprivileged_user() -> None:
     before = os.geteuid()
     os.seteuid(0)
@@ -45,14 +40,6 @@ def no_network() -> None:
         made.connect(("192.0.2.1", 9))
     finally:
         made.close()
-
-
-def own_seccomp() -> None:
-    """Create a file in memory, which engines' own filters allow and ours refuses.
-
-    The answer distinguishes the two filters. Kernels support the call since 3.17.
-    """
-    os.close(os.memfd_create("denied"))
 
 
 def tmpfs_noexec() -> None:
@@ -77,19 +64,20 @@ def tmpfs_noexec() -> None:
     raise PermissionError(errno.EACCES, "not executed")
 
 
-def landlock() -> None:
-    """List the devices; file modes allow this and bubblewrap's Landlock rules do not."""
-    os.listdir("/dev")
+ATTEMPTS: Dict[str, Callable[[], object]] = {
+    "read-only-root": read_only_root,
+    "no-capabilities": lambda: os.setgroups(os.getgroups()),  # needs CAP_SETGID
+    "unprivileged-user": unprivileged_user,
+    "no-network": no_network,
+    # Engines' own filters allow a file in memory, and ours refuses it.
+    "own-seccomp": lambda: os.close(os.memfd_create("denied")),
+    "sized-tmpfs-noexec": tmpfs_noexec,
+    # File modes allow it, and bubblewrap's Landlock rules do not.
+    "landlock": lambda: os.listdir("/dev"),
+}
 
 
-ATTEMPTS: Dict[str, Callable[[], None]] = {
-    "read-only-root": read_only_root, "no-capabilities": no_capabilities,
-    "unprivileged-user": unprivileged_user, "no-network": no_network, "own-seccomp": own_seccomp,
-    "sized-tmpfs-noexec": tmpfs_noexec, "landlock": landlock,
-}  # fmt: skip
-
-
-def denials(attempts: Dict[str, Callable[[], None]] = ATTEMPTS) -> Dict[str, str]:
+def denials(attempts: Dict[str, Callable[[], object]] = ATTEMPTS) -> Dict[str, str]:
     """Make every attempt that this Python supports; return layer to error name, or `ALLOWED`."""
     found = {}
     for layer, attempt in attempts.items():

@@ -1,8 +1,7 @@
 """Reads the guest's own view of its isolation.
 
-Reads /proc, /sys and system calls into plain values for `hello`, and counts out-of-memory kills. A
-fact that the system does not report is omitted, not guessed. Refused operations are in
-`denial_probes`. Imports nothing of the guest: a backend's probe sends this file alone.
+A fact that the system does not report is omitted, not guessed. Imports nothing of the guest: a
+backend's probe sends this file alone.
 """
 
 from __future__ import annotations
@@ -33,12 +32,7 @@ _LIMITS = {"nofile": "RLIMIT_NOFILE", "nproc": "RLIMIT_NPROC", "core": "RLIMIT_C
 
 _WRITABLE = ("/tmp", "/workspace")
 
-_OPTIONS = {
-    "ro": os.ST_RDONLY,
-    "nosuid": os.ST_NOSUID,
-    "nodev": getattr(os, "ST_NODEV", 4),
-    "noexec": getattr(os, "ST_NOEXEC", 8),
-}
+_OPTIONS = {"ro": os.ST_RDONLY, "noexec": getattr(os, "ST_NOEXEC", 8)}
 
 _MASKED = (
     "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
@@ -134,10 +128,8 @@ def namespaces() -> Dict[str, str]:
 
 def masks(paths: Tuple[str, ...] = _MASKED, settings: str = "/proc/sys") -> Dict[str, Any]:
     facts: Dict[str, Any] = {"unmasked": [path for path in paths if _shows(path)]}
-    try:
+    if os.path.isdir(settings):
         facts["settings_read_only"] = bool(os.statvfs(settings).f_flag & os.ST_RDONLY)
-    except OSError:
-        return facts
     return facts
 
 
@@ -182,20 +174,14 @@ def _cpus(text: str) -> Optional[float]:
     return int(quota) / int(period)
 
 
-class OomKills:
-    """Counts the kernel's out-of-memory kills in this cgroup."""
-
-    def __init__(self, read: Reader = _read) -> None:
-        paths = _cgroup_paths(read, "memory", "memory.events", "memory.oom_control")
-        self._read = read
-        self._path = next((path for path in paths if read(path).strip()), "")
-
-    def count(self) -> int:
-        for line in self._read(self._path).splitlines() if self._path else ():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill" and count.strip().isdigit():
-                return int(count)
-        return 0
+def oom_kills(read: Reader = _read) -> int:
+    """Return the number of the kernel's out-of-memory kills in this cgroup."""
+    texts = _cgroup(read, "memory", "memory.events", "memory.oom_control")
+    for line in texts[0].splitlines() if texts else ():
+        name, _, count = line.partition(" ")
+        if name == "oom_kill" and count.isdigit():
+            return int(count)
+    return 0
 
 
 def status_facts(text: str) -> Dict[str, Any]:
@@ -228,9 +214,11 @@ def _flags(path: str, found: os.statvfs_result) -> int:
 def _mount(path: str) -> Dict[str, Any]:
     found = os.statvfs(path)
     flags = _flags(path, found)
-    options = {option: bool(flags & bit) for option, bit in _OPTIONS.items()}
-    read_only = options.pop("ro")
-    return {"bytes": found.f_blocks * found.f_frsize, "read_only": read_only, **options}
+    return {
+        "bytes": found.f_blocks * found.f_frsize,
+        "read_only": bool(flags & _OPTIONS["ro"]),
+        "noexec": bool(flags & _OPTIONS["noexec"]),
+    }
 
 
 def _cgroup(read: Reader, controller: str, unified: str, legacy: str) -> List[str]:

@@ -1,8 +1,8 @@
 """Relays bytes between a worker and the host in one poll loop.
 
-Owns back-pressure and order. Only whole lines of the worker pass, of the types that a worker may
-send. The host's bytes pass unchanged, except lines for the supervisor. A side that does not read
-blocks only the other side's writing. Between runs, output and calls stay in the pipes.
+Only whole lines of the worker pass, of the types that a worker may send. The host's bytes pass
+unchanged, except lines for the supervisor. A side that does not read blocks only the other side's
+writing. Between runs, output and calls stay in the pipes.
 """
 
 from __future__ import annotations
@@ -153,17 +153,22 @@ class Relay:
 
     def flush(self, most: int = 0) -> None:
         """Write bytes queued for the host until so many are left, or raise HostGoneError."""
-        deadline = time.monotonic() + 20.0
         self._send_gathered()
-        self._host.flush()
-        poller = select.poll()
-        poller.register(self._host.fd, select.POLLOUT)
-        while self._host.size > most:
-            left = deadline - time.monotonic()
-            if left <= 0 or self._host.broken:
-                raise HostGoneError
+        if not self._write(self._host, 20.0, most):
+            raise HostGoneError
+
+    def _write(self, outbox: processes.Outbox, seconds: float, most: int = 0) -> bool:
+        """Write until `most` bytes are left; return False if the reader is gone or too slow."""
+        deadline = time.monotonic() + seconds
+        outbox.flush()
+        while outbox.size > most and (left := deadline - time.monotonic()) > 0:
+            poller = select.poll()
+            poller.register(self._wake, select.POLLIN)
+            poller.register(outbox.fd, select.POLLOUT)
             poller.poll(int(left * 1000) + 1)
-            self._host.flush()
+            outbox.flush()
+            self._handle_signals()
+        return not outbox.broken and outbox.size <= most
 
     def _poller(self, between_runs: bool = False) -> select.poll:
         """Return a poller for the events that can be handled now; hang-ups are always reported."""
@@ -283,20 +288,8 @@ class Relay:
 
     def send_run(self, line: bytes) -> bool:
         """Send the worker its next run; return whether it read all of it."""
-        deadline = time.monotonic() + 15.0
         self._control.put(len(line).to_bytes(processes.LENGTH_BYTES, "big"), line)
-        self._control.flush()
-        while self._control.size:
-            left = deadline - time.monotonic()
-            if left <= 0 or self._control.broken or self._children.status is not None:
-                return False
-            poller = select.poll()
-            poller.register(self._wake, select.POLLIN)
-            poller.register(self._control.fd, select.POLLOUT)
-            poller.poll(int(left * 1000) + 1)
-            self._control.flush()
-            self._handle_signals()
-        return not self._control.broken
+        return self._write(self._control, 15.0)
 
     def _handle_signals(self) -> None:
         noted = processes.read_some(self._wake) or b""

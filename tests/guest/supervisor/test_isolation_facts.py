@@ -73,7 +73,7 @@ def test_limits_are_found_wherever_the_system_keeps_them(
         return files.get(path, "")
 
     assert isolation_facts.cgroup_limits(read) == limits
-    assert isolation_facts.OomKills(read).count() == kills
+    assert isolation_facts.oom_kills(read) == kills
 
 
 NET_DEV = """Inter-|   Receive                |  Transmit
