@@ -1,4 +1,4 @@
-"""The processes below the supervisor, the guest's file descriptors, and a run's way to its worker."""
+"""The processes below the supervisor, file descriptors, and a run's way to its worker."""
 
 from __future__ import annotations
 

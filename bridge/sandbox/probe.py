@@ -38,9 +38,9 @@ def load(text):
     return names
 
 heard = sys.stdin.readline().strip()
-tried = load(DENIALS)
-attempts = {layer: call for layer, call in tried["ATTEMPTS"].items() if layer not in UNTRIED}
-facts = {**load(FACTS)["isolation_facts"](), "denials": tried["denials"](attempts)}
+seen = load(FACTS)
+attempts = {layer: call for layer, call in seen["ATTEMPTS"].items() if layer not in UNTRIED}
+facts = {**seen["isolation_facts"](), "denials": seen["denials"](attempts)}
 facts["packages"] = load(INSTALLED)["distributions"]()
 sys.stdout.write(json.dumps({"heard": heard, "facts": facts}) + "\\n")
 """
@@ -56,13 +56,9 @@ def probe_spec(limits: Limits) -> LaunchSpec:
 def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the command of the probe's program."""
     modules = guest_modules()
-    facts, denials = (
-        modules["bridge.guest.supervisor.isolation_facts"],
-        modules["bridge.guest.supervisor.denial_probes"],
-    )
+    facts = modules["bridge.guest.supervisor.isolation_facts"]
     installed = modules["bridge.guest.protocol.installed"]
-    given = f"FACTS = {facts!r}\nDENIALS = {denials!r}\nINSTALLED = {installed!r}\n"
-    given += f"UNTRIED = {untried!r}\n"
+    given = f"FACTS = {facts!r}\nINSTALLED = {installed!r}\nUNTRIED = {untried!r}\n"
     return (*INTERPRETER, given + _ANSWER)
 
 
