@@ -255,7 +255,8 @@ class Runtime(Library):
             return None
 
         async def function(*args: Any, **kwargs: Any) -> Any:
-            tools = proxies.Tools(self.send, await self.load(server), self.of_server)
+            tools = proxies.Tools(self, await self.load(server))
+            self._called.discard(server)  # The data is new: a missing tool does not exist.
             return await tools.attribute(name)(*args, **kwargs)
 
         return function
@@ -376,16 +377,8 @@ class Runtime(Library):
 def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     """Install `mcp` for a run; return the globals that its program starts with.
 
-    Names:
-        mcp_ALIAS: A loaded server, by its alias: `await mcp_github.create_issue(title="t")`.
-        mcp_servers: The loaded servers by their own names: `mcp_servers["git-hub"]`. Another server
-            is loaded at its first call.
-        LOADED_MCP_SERVERS: A tuple of the loaded servers' names.
-        mcp: The package of `mcp.runtime` and of `mcp.servers`, which has a module for each server.
-        runtime: The module `mcp.runtime`; its functions for memories, and `save_tool`, are globals
-            too.
-        MCPError: The exception that failed calls raise.
-        Blob: Binary content.
+    `mcp_ALIAS` is a server by its alias, and `mcp_servers` has the servers by their own names. A
+    server that is not loaded yet is loaded at its first call.
     """
     runtime = Runtime(run, client)
     module = types.ModuleType("mcp.runtime", __doc__)
@@ -398,11 +391,8 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
         kind.__module__ = "mcp.runtime"
     module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
 
-    def tools_of(server: Mapping[str, Any], load: Any = None) -> proxies.Tools:
-        return proxies.Tools(runtime.send, server, runtime.of_server, load, runtime.find_added)
-
-    loaded = [tools_of(server) for server in run.servers]
-    others = [tools_of(one, runtime.load) for one in run.discovered if not one.get("loaded")]
+    loaded = [proxies.Tools(runtime, server) for server in run.servers]
+    others = [proxies.Tools(runtime, s, False) for s in run.discovered if not s.get("loaded")]
     servers = {tools.server["name"]: proxies.Server(tools) for tools in loaded}
     every = {**{tools.server["name"]: proxies.Server(tools) for tools in others}, **servers}
     aliases = {tools.server["alias"]: tools.server["name"] for tools in (*others, *loaded)}

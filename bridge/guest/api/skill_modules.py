@@ -88,8 +88,7 @@ class SkillFinder:
         # The `Runtime` object: the helpers are its bound methods.
         runtime = self._namespace["runtime"].call_tool.__self__
         for server in skill.get("servers") or ():
-            tools = Tools(runtime.send, server, runtime.of_server)
-            own.setdefault("mcp_%s" % server["alias"], Server(tools))
+            own.setdefault("mcp_%s" % server["alias"], Server(Tools(runtime, server)))
         register_source(source, file_of(name))
         tree = compile(source, file_of(name), "exec", _ONLY_AST, dont_inherit=True)
         strip_await(tree)

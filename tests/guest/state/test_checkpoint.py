@@ -132,7 +132,7 @@ def test_what_the_guest_gives_is_neither_kept_nor_lost() -> None:
     from bridge.guest.api.proxies import Server, Tools
     from bridge.guest.api.values import Blob, MCPError
 
-    server = Server(Tools(lambda *call: None, {"name": "git", "alias": "git", "tools": []}))  # type: ignore[arg-type]
+    server = Server(Tools(None, {"name": "git", "alias": "git", "tools": []}))  # type: ignore[arg-type]
     given_names = {
         "runtime": types.ModuleType("mcp.runtime"),
         "mcp": types.ModuleType("mcp"),
@@ -154,7 +154,7 @@ def test_servers_and_tools_come_back_if_they_are_loaded() -> None:
     from bridge.guest.api.proxies import Server, ServerProxies, Tools
 
     tool = {"name": "echo", "alias": "echo", "inputSchema": {}}
-    made = Server(Tools(lambda *call: None, {"name": "git", "alias": "git", "tools": [tool]}))  # type: ignore[arg-type]
+    made = Server(Tools(None, {"name": "git", "alias": "git", "tools": [tool]}))  # type: ignore[arg-type]
     data, lost = save_names({"g": made, "say": {"it": made.echo}})
     assert lost == {}
     names: dict[str, Any] = {"mcp_servers": ServerProxies({"git": made}, {}, {"git": made})}
