@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bridge.guest.protocol.installed import package_directories
+from bridge.guest.isolation_facts import package_directories
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -32,16 +32,12 @@ _SENT = "probe"
 _ANSWER = """
 import json, sys
 
-def load(text):
-    names = {"__name__": "probe"}
-    exec(compile(text, "<probe>", "exec", dont_inherit=True), names)
-    return names
-
 heard = sys.stdin.readline().strip()
-seen = load(FACTS)
+seen = {"__name__": "probe"}
+exec(compile(FACTS, "<probe>", "exec", dont_inherit=True), seen)
 attempts = {layer: call for layer, call in seen["ATTEMPTS"].items() if layer not in UNTRIED}
 facts = {**seen["isolation_facts"](), "denials": seen["denials"](attempts)}
-facts["packages"] = load(INSTALLED)["distributions"]()
+facts["packages"] = seen["distributions"]()
 sys.stdout.write(json.dumps({"heard": heard, "facts": facts}) + "\\n")
 """
 
@@ -55,11 +51,8 @@ def probe_spec(limits: Limits) -> LaunchSpec:
 
 def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the command of the probe's program."""
-    modules = guest_modules()
-    facts = modules["bridge.guest.supervisor.isolation_facts"]
-    installed = modules["bridge.guest.protocol.installed"]
-    given = f"FACTS = {facts!r}\nINSTALLED = {installed!r}\nUNTRIED = {untried!r}\n"
-    return (*INTERPRETER, given + _ANSWER)
+    facts = guest_modules()["bridge.guest.isolation_facts"]
+    return (*INTERPRETER, f"FACTS = {facts!r}\nUNTRIED = {untried!r}\n{_ANSWER}")
 
 
 async def receive_facts(sandbox: Sandbox) -> Mapping[str, Any] | None:

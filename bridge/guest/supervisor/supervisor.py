@@ -16,8 +16,8 @@ import time
 
 from bridge.guest import processes
 from bridge.guest.api.program_files import PROGRAM_FILE
+from bridge.guest.isolation_facts import denials, isolation_facts, oom_kills
 from bridge.guest.protocol import json_text, wire
-from bridge.guest.supervisor.isolation_facts import denials, isolation_facts, oom_kills
 from bridge.guest.supervisor.relay import HostGoneError, Relay, Terminated
 from bridge.guest.worker import worker
 

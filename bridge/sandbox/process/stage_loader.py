@@ -70,7 +70,7 @@ def compiled_examination(executable: str) -> str:
 
     Loading it costs a tenth of compiling it in each stage, which takes 8 ms.
     """
-    text = guest_modules()["bridge.guest.supervisor.isolation_facts"]
+    text = guest_modules()["bridge.guest.isolation_facts"]
     [code] = compile_with(executable, [text], name="<examination>")
     return base64.b64encode(code).decode("ascii")
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from bridge.guest.supervisor import isolation_facts
-from bridge.guest.supervisor.isolation_facts import ALLOWED, ATTEMPTS, denials
+from bridge.guest import isolation_facts
+from bridge.guest.isolation_facts import ALLOWED, ATTEMPTS, denials
 
 HOSTS: dict[str, tuple[Mapping[str, str], dict[str, Any], int]] = {
     "unified, own namespace": (
@@ -196,7 +196,7 @@ def test_an_answer_is_an_errors_name_or_left_out(error: Exception, answer: str |
 
 FORMER_ROOT = """
 import os
-from bridge.guest.supervisor.isolation_facts import unprivileged_user
+from bridge.guest.isolation_facts import unprivileged_user
 os.setresuid(65534, 65534, 0)
 unprivileged_user()
 print(*os.getresuid())
