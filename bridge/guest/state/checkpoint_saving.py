@@ -81,21 +81,13 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
         },
         ensure_ascii=False,
     ).encode("utf-8", "surrogatepass")
-    head = b"%s%d\n%s" % (
-        checkpoint.MAGIC,
-        checkpoint.VERSION,
-        len(header).to_bytes(checkpoint.LENGTH_BYTES, "big"),
-    )
-    pieces: List[Any] = [head + header, saver.written, contents]
-    if sum(map(len, pieces)) <= PART_BYTES:
-        pieces = [b"".join(pieces)]
-    parts = [
-        memoryview(piece)[start : start + PART_BYTES]
-        for piece in pieces
-        for start in range(0, len(piece), PART_BYTES)
-    ]
-    for part in parts:
-        yield State(data=bytes(part), lost=checkpoint.told(lost) if part is parts[-1] else [])
+    size = len(header).to_bytes(checkpoint.LENGTH_BYTES, "big")
+    head = b"%s%d\n%s%s" % (checkpoint.MAGIC, checkpoint.VERSION, size, header)
+    data = b"".join((head, saver.written, contents))
+    for start in range(0, len(data), PART_BYTES):
+        part = data[start : start + PART_BYTES]
+        is_last = start + PART_BYTES >= len(data)
+        yield State(data=part, lost=checkpoint.told(lost) if is_last else [])
 
 
 def _directory(workspace: str, lost: List[List[str]]) -> str:
@@ -344,8 +336,8 @@ class Keeper(Pickler):  # type: ignore[misc]
             (types.ModuleType, _module),
             (types.FunctionType, self._function),
             (type, self._class),
-            (types.CodeType, _code),
-            (types.CellType, lambda cell: (types.CellType, ())),
+            (types.CodeType, lambda v: (checkpoint.code, (checkpoint.python(), marshal.dumps(v)))),
+            (types.CellType, lambda v: (types.CellType, ())),
             (functools._lru_cache_wrapper, _reduce_lru_cache),
             (
                 functools.cached_property,
@@ -381,7 +373,11 @@ class Keeper(Pickler):  # type: ignore[misc]
         self.files.add(func.__code__.co_filename)
         # The cells themselves: functions that share a cell still share it afterwards.
         cells = func.__closure__
-        state = (fill, state, _full(cells or ()))
+        contents = []
+        for cell in cells or ():
+            with contextlib.suppress(ValueError):  # It is empty.
+                contents.append((cell, cell.cell_contents))
+        state = (fill, state, contents)
         return (made, (*args[:4], cells), state, None, None, _set_function)
 
     def _class(self, value: Any) -> Any:
@@ -426,20 +422,6 @@ def _module(value: Any) -> Any:
     if name is None or name == "__main__":
         raise NotKept("it is or holds a module that cannot be imported by its name")
     return (checkpoint.found, (name, ""))
-
-
-def _code(value: Any) -> Any:
-    return (checkpoint.code, (checkpoint.python(), marshal.dumps(value)))
-
-
-def _full(cells: Any) -> List[Tuple[Any, Any]]:
-    full = []
-    for cell in cells:
-        try:
-            full.append((cell, cell.cell_contents))
-        except ValueError:
-            continue
-    return full
 
 
 def _set_function(made: Any, state: Any) -> None:

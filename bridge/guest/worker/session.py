@@ -197,17 +197,14 @@ class WorkerSession:
 def _reset_output() -> None:
     """Reset stdout and stderr, which a program that failed may have left redirected."""
     for name, own in (("stdout", sys.__stdout__), ("stderr", sys.__stderr__)):
-        stream: Any = getattr(sys, name, None)
-        if stream is own or own is None:
-            continue
         try:
             # A wrapper around the same descriptor stays: dropping it would close what it wraps.
-            redirected = stream.fileno() != own.fileno()
+            redirected = getattr(sys, name).fileno() != own.fileno()  # type: ignore[union-attr]
         except Interrupted:
             raise
         except BaseException:
             redirected = True
-        if redirected:
+        if redirected and own is not None:
             setattr(sys, name, own)
 
 
