@@ -76,13 +76,14 @@ def _fill(
             texts = [text for pair in pairs for text in pair]
         elif isinstance(value, (list, tuple)):
             texts = [_escape(name, item, operator) for item in value]
-        elif value is not None:
+        elif value is None:
+            continue
+        else:
             cut = int(modifier[1:]) if modifier[:1] == ":" else None
             texts = [_escape(name, _text(name, value)[:cut], operator)]
-        if value is None or not texts:
-            continue
-        for text in texts if modifier == "*" else [",".join(texts)]:
-            yield assign(name, text) if operator in _NAMED else text
+        if modifier != "*":
+            texts = [",".join(texts)] if texts else []
+        yield from (assign(name, text) if operator in _NAMED else text for text in texts)
 
 
 def _text(name: str, value: Any) -> str:

@@ -37,8 +37,9 @@ def main(digest: str, precompiled: bool = False) -> NoReturn:
         code = _serve(digest, precompiled, children)
     except BaseException as error:
         # A sandbox ends with its bridge, also when the bridge was killed.
-        code = {HostGoneError: 0, Terminated: 143}.get(type(error), code)
-        if code == 70:
+        if isinstance(error, (HostGoneError, Terminated)):
+            code = 0 if isinstance(error, HostGoneError) else 143
+        else:
             sys.excepthook(type(error), error, error.__traceback__)
             sys.stderr.flush()
         children.kill_all()

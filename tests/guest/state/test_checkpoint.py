@@ -352,7 +352,7 @@ def test_a_cut_checkpoint_is_refused_wherever_it_is_cut() -> None:
         assert found == {}, size
         assert list(lost) == [EVERYTHING], size
     assert restore_names(data + b"x")[1] == {
-        EVERYTHING: "the checkpoint ends in the middle, or has too much"
+        EVERYTHING: "the checkpoint is damaged: a part is missing, or there is too much"
     }
 
 
