@@ -58,7 +58,7 @@ def _fresh(kind: Callable[[], Any]) -> Any:
 
 @dataclass_transform(frozen_default=True)
 class Frame:
-    """An immutable value with the annotated fields of its class, in order."""
+    """A value with the annotated fields of its class, in order."""
 
     _fields: ClassVar[Tuple[str, ...]] = ()
     _raw: ClassVar[str] = ""
@@ -73,18 +73,14 @@ class Frame:
         cls._raw = next((name for name in cls._fields if own[name] == "bytes"), "")
 
     def __init__(self, *args: Any, **given: Any) -> None:
-        fields, defaults = self._fields, self._defaults
+        fields = self._fields
         given.update(zip(fields, args))  # noqa: B905 - `strict` is newer than Python 3.9
-        for name in fields:
-            if name not in given and name in defaults:
-                default = defaults[name]
+        for name, default in self._defaults.items():
+            if name not in given:
                 given[name] = default() if isinstance(default, type) else default
         if len(args) > len(fields) or given.keys() != set(fields):
             raise TypeError("%s takes %s" % (type(self).__name__, ", ".join(fields)))
         self.__dict__.update({name: given[name] for name in fields})
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError("a frame's %r cannot be set" % name)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.base_events
-import contextlib
 import contextvars
 import functools
 import os
@@ -20,6 +19,7 @@ import threading
 import warnings
 from typing import Any, Callable, List
 
+from bridge.guest.api.client import clients
 from bridge.guest.worker.leftovers import loops, run_to_end
 
 
@@ -46,10 +46,7 @@ def _install() -> None:
     runner: Any = getattr(asyncio, "Runner", None)
     if runner is not None:
         runner.run = _outside(runner.run)
-    os.register_at_fork(
-        before=lambda: setattr(_forking, "loop", asyncio._get_running_loop()),
-        after_in_child=_unshare_loop,
-    )
+    os.register_at_fork(before=_note_loop, after_in_child=_unshare_loop)
 
 
 def _outside(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +80,11 @@ def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 _forking = threading.local()
-"""Holds the running loop during a fork: in the child, asyncio no longer reports it."""
+"""Holds the loop during a fork: in the child, asyncio no longer reports it."""
+
+
+def _note_loop() -> None:
+    _forking.loop = asyncio._get_running_loop() or clients[0].loop
 
 
 def _unshare_loop() -> None:
@@ -96,7 +97,7 @@ def _unshare_loop() -> None:
     selector = getattr(loop, "_selector", None)
     inherited = getattr(selector, "_selector", None)
     epoll = getattr(select, "epoll", None)
-    if loop is None or selector is None or epoll is None or not isinstance(inherited, epoll):
+    if loop is None or loop.is_closed() or epoll is None or not isinstance(inherited, epoll):
         return
     fresh = epoll()
     # The same number, because the selector keeps using it.
@@ -105,8 +106,11 @@ def _unshare_loop() -> None:
     for key in list(selector.get_map().values()):
         wanted = select.EPOLLIN if key.events & selectors.EVENT_READ else 0
         wanted |= select.EPOLLOUT if key.events & selectors.EVENT_WRITE else 0
-        with contextlib.suppress(OSError):
+        try:
             inherited.register(key.fd, wanted)
+        except OSError:
+            # It is closed, as the channel is in a child.
+            selector.unregister(key.fileobj)
     loop._close_self_pipe()
     loop._make_self_pipe()
 
