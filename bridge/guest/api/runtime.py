@@ -12,7 +12,7 @@ from collections import abc
 from contextlib import suppress
 
 from bridge.guest.api import proxies
-from bridge.guest.api.library import Library, whole_number
+from bridge.guest.api.library import Library
 from bridge.guest.api.library import text as _text
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import (
@@ -284,11 +284,11 @@ class Runtime(Library):
     def _query(self, server: str, tool: Optional[str], detail: str) -> Dict[str, Any]:
         name = self._own_name(_text("server", server))
         wanted = None if tool is None else self._tool_name(name, _text("tool", tool))
-        return {"server": name, "tool": wanted, "detail": _detail(detail)}
+        return {"server": name, "tool": wanted, "detail": detail}
 
     async def search_tool_docs(self, query: str, *, limit: int = 5, detail: str = "summary") -> Any:
         """Search the tools of every discovered server."""
-        params = {"query": _text("query", query), "limit": _limit(limit), "detail": _detail(detail)}
+        params = {"query": _text("query", query), "limit": limit, "detail": detail}
         return await self._client.call("search_tool_docs", params, "search_tool_docs")
 
     def list_servers_sync(self) -> Tuple[str, ...]:
@@ -319,8 +319,8 @@ class Runtime(Library):
     ) -> List[Dict[str, Any]]:
         """Search the loaded servers' tools, best match first."""
         params = {"query": _text("query", query), "limit": 50}
-        found = self._ask("search_tool_docs", {**params, "detail": _detail(detail)})
-        return [one for one in found if one["server"] in self._loaded][: _limit(limit)]
+        found = self._ask("search_tool_docs", {**params, "detail": detail})
+        return [one for one in found if one["server"] in self._loaded][:limit]
 
     def discovered_servers(self, detailed: bool = False) -> Tuple[Union[str, Dict[str, Any]], ...]:
         """Return the names of all discovered servers; with `detailed`, a dict of each."""
@@ -430,14 +430,3 @@ def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:
         _defined.extend([name] if first in found else ())
         owner = found[first] if first in found else getattr(builtins, first)
         setattr(builtins, name, getattr(owner, member) if member else owner)
-
-
-def _detail(value: Any) -> str:
-    if value not in ("summary", "full"):
-        raise ValueError("detail must be one of 'summary', 'full', not %r" % (value,))
-    return str(value)
-
-
-def _limit(value: Any) -> int:
-    # A longer answer would use the tokens that searching saves.
-    return min(whole_number("limit", value, 1), 50)
