@@ -273,8 +273,7 @@ def _read_exactly(fd: int, size: int) -> bytes:
 def last_lines(done: Done, before: float) -> bytes:
     """Return a run's outcome and the exit notice, also after an incomplete line of the program's.
 
-    Args:
-        before: `cpu_seconds()` when the program began.
+    `before` is `cpu_seconds()` when the program began.
     """
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)

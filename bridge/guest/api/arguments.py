@@ -67,11 +67,7 @@ class BoundParameters(binding.Parameters):
         return make_signature(Head({"inputSchema": self.root}, names), with_result=False)
 
     def bind(self, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return the JSON arguments for a call; see `bind_all`.
-
-        Raises:
-            ArgumentsError: An argument is unknown, missing, repeated, not JSON or does not fit.
-        """
+        """Return the JSON arguments for a call, or raise `ArgumentsError`; see `bind_all`."""
         bound, wrong = self.bind_all(args, kwargs)
         if not wrong:
             return bound

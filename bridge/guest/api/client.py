@@ -161,12 +161,7 @@ class ChannelClient:
         return call_id, line
 
     def tell(self, frame: Any) -> None:
-        """Send a frame without a reply, from any thread; in a child process do nothing.
-
-        Raises:
-            ValueError: It is too large, or not JSON.
-            MCPError: The host is gone.
-        """
+        """Send a frame without a reply, from any thread; in a child process do nothing."""
         line = self._encode(frame, "what is sent takes")
         if os.getpid() == self._pid:
             self.write(line)
@@ -328,11 +323,7 @@ def text_spans(frame: bytes) -> List[slice]:
 
 
 def read_reply(frame: bytes) -> Any:
-    """Return the reply that a frame holds: a line of JSON, and the texts in front of it.
-
-    Raises:
-        RecursionError, MemoryError: It is nested too deeply or too large.
-    """
+    """Return the reply that a frame holds: a line of JSON, and the texts in front of it."""
     texts = text_spans(frame)
     reply = parse_json(frame[texts[-1].stop if texts else 0 :].decode("utf-8", "surrogatepass"))
     if texts:

@@ -65,11 +65,7 @@ def to_reference(value: Any) -> Any:
 
 
 def check() -> str:
-    """Return the source line of a call, which begins messages.
-
-    Raises:
-        HeldResultError: The program was stopped before: it makes no more calls.
-    """
+    """Return the source line of a call, for messages; raise if the program was stopped before."""
     if _first:
         raise HeldResultError(_first)
     return _place()

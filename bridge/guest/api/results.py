@@ -325,11 +325,9 @@ def _blob(block: Mapping[str, Any], subject: str) -> BlobResult:
 
 
 def decode_base64(text: str, subject: str) -> Any:
-    """Return the bytes of base64 text; a data URL, the URL alphabet and missing padding are
-    accepted.
+    """Return the bytes of base64 text, or the `MCPError` that reading `.data` raises.
 
-    Returns:
-        The bytes, or the `MCPError` that reading `.data` raises, so that other blocks stay usable.
+    A data URL, the URL alphabet and missing padding are accepted.
     """
     import base64
 

@@ -32,16 +32,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def collect(function: Any, name: Optional[str] = None) -> Dict[str, Any]:
-    """Return the name and the source of a skill.
-
-    Args:
-        function: A function, or a source as text.
-
-    Raises:
-        TypeError: It is neither, or depends on a value that cannot be saved.
-        ValueError: The name is not usable.
-        SyntaxError: The text is not Python.
-    """
+    """Return the name and the source of a skill; `function` is a function or a source as text."""
     if isinstance(function, str) and function.isidentifier():
         raise TypeError(
             "a skill is a function, or its source, not the text %.80r; the function comes first: "
@@ -51,9 +42,7 @@ def collect(function: Any, name: Optional[str] = None) -> Dict[str, Any]:
         message = "a skill's name has English letters, digits and underscores, not %.80r"
         raise ValueError(message % name)
     if isinstance(function, str):
-        source = textwrap.dedent(function)
-        compile(source, "<skill>", "exec", dont_inherit=True)
-        return {"source": source, **({} if name is None else {"name": name})}
+        return {"source": textwrap.dedent(function), **({} if name is None else {"name": name})}
     inner = inspect.unwrap(function) if callable(function) else function
     if not isinstance(inner, types.FunctionType) or inner.__name__ == "<lambda>":
         kind = "a lambda" if inspect.isfunction(inner) else "a %s" % type(function).__name__

@@ -197,8 +197,7 @@ def error_from_wire(error: Mapping[str, Any]) -> MCPError:
 def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
     """Return `value` as plain JSON data: tuples as lists, dataclasses as dicts.
 
-    Raises:
-        ArgumentsError: JSON cannot hold it; `path` names the place in the message.
+    `path` names the place in the `ArgumentsError` for a value that JSON cannot hold.
     """
     if value is None or value is True or value is False or type(value) is str:
         return value
@@ -241,11 +240,7 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
 
 
 def to_text(value: Any, path: str) -> str:
-    """Return `value` as a prompt's argument: a text, or other values as JSON.
-
-    Raises:
-        TypeError: JSON cannot hold it.
-    """
+    """Return `value` as a prompt's argument: a text, or other values as JSON."""
     if isinstance(value, str):
         return str.__str__(value)
     import json  # few programs have one of these

@@ -330,8 +330,7 @@ class LineDecoder:
     A frame is a line with its raw bytes in front. Chunks are joined once, so that a long frame
     takes time linear in its length.
 
-    Args:
-        drops_long: Whether a frame over the limit is dropped instead of an error.
+    With `drops_long`, a frame over the limit is dropped instead of an error.
     """
 
     def __init__(self, max_line_bytes: int = MAX_FRAME_BYTES, drops_long: bool = False) -> None:
@@ -428,11 +427,7 @@ def _punctuation(text: bytes) -> int:
 
 
 def decode_guest_frame(line: bytes) -> GuestFrame:
-    """Return the frame that a guest's line holds, every field checked.
-
-    Raises:
-        WireError: It is not exactly one of the guest's frames.
-    """
+    """Return the frame that a guest's line holds, every field checked, or raise WireError."""
     start = json_start(line)
     name, document = _parse(line[start:], GUEST_TYPES, _decoded_of_guest)
     if not line.startswith(b'{"type":"%s"' % name.encode(), start):

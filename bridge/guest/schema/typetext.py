@@ -46,18 +46,15 @@ _PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool
 
 
 class Names:
-    """How a module's text refers to builtins and `typing`, and the class names in use."""
+    """How a module's text refers to builtins and `typing`, and the class names in use.
+
+    The builtins in `shadowed` need the prefix `builtins`. `inline` limits the characters of a type:
+    then objects are inline, as `{'id'?: int}`, without classes.
+    """
 
     def __init__(
         self, *, builtins: str = "", shadowed: Collection[str] = (), inline: Optional[int] = None
     ) -> None:
-        """Set the spelling of references.
-
-        Args:
-            builtins: Prefix.
-            shadowed: The builtins that need it.
-            inline: Characters of a type; objects are inline, as `{'id'?: int}`, without classes.
-        """
         self.inline = inline
         self._builtins = builtins
         self._shadowed = shadowed

@@ -217,10 +217,9 @@ def _is_given(name: str, value: Any) -> bool:
 
 
 def _read_files(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray, List[List[str]]]:
-    """Read the regular files of a workspace, the smallest first, following no links.
+    """Return [path, mode, size] of a workspace's files; their contents; [name, reason] of losses.
 
-    Returns:
-        [path, mode, size] of each; their contents; [name, reason] of each loss.
+    The smallest files come first, and links are not followed.
     """
     lost: List[List[str]] = []
     entries: List[List[Any]] = []

@@ -49,11 +49,8 @@ class Terminated(Exception):
 class Relay:
     """Relays bytes until the worker has ended, then sends the rest.
 
-    Attributes:
-        exit_notice: The worker's exit notice (`processes.EXIT_NOTICE`); empty before it.
-        placed_notice: Its line on the working directory (`processes.PLACED_NOTICE`); empty for an
-            empty directory.
-        stopped: Whether the host stopped this run before its time was over.
+    `exit_notice` and `placed_notice` are the worker's lines of these names in `processes`, empty
+    before they arrive. `stopped`: the host stopped this run before its time was over.
     """
 
     def __init__(
@@ -91,12 +88,7 @@ class Relay:
                 continue
 
     def until_worker_ends(self) -> bool:
-        """Relay until the worker ends or sends its exit notice; return False at the deadline.
-
-        Raises:
-            HostGoneError: The host closed the channel.
-            Terminated: A signal asked for the end.
-        """
+        """Relay until the worker ends or sends its exit notice; return False at the deadline."""
         while self._children.status is None and not self.exit_notice:
             now = time.monotonic()
             if now >= self._deadline:

@@ -94,7 +94,7 @@ def _unshare_loop() -> None:
     descriptors, and the parent would wait forever for replies.
     """
     loop = getattr(_forking, "loop", None)
-    selector = getattr(loop, "_selector", None)
+    selector: Any = getattr(loop, "_selector", None)
     inherited = getattr(selector, "_selector", None)
     epoll = getattr(select, "epoll", None)
     if loop is None or loop.is_closed() or epoll is None or not isinstance(inherited, epoll):
