@@ -107,7 +107,7 @@ class Display:
         if kind not in (list, tuple, dict) or not 0 < len(value) <= MAX_ITEMS:
             return False
         items = list(value.items()) if kind is dict else [("", item) for item in value]
-        if not any(_drawing(item) or _is_table(type(item)) for _, item in items):
+        if not any(_picture_of(item) or _is_table(type(item)) for _, item in items):
             return False
         for key, item in items:
             label = str(key)[:100]
@@ -116,7 +116,7 @@ class Display:
         return True
 
     def _show(self, value: Any, label: str = "") -> bool:
-        draw = _drawing(value)
+        draw = _picture_of(value)
         if draw is not None:
             if _is_figure(type(value)):
                 self._figures.append(value)
@@ -130,7 +130,7 @@ class Display:
             return True
         for mime, form in _forms(value):
             if mime in ("image/png", "image/jpeg"):
-                draw = _drawing(_bytes(form))
+                draw = _picture_of(_bytes(form))
                 if draw is not None:
                     self._send_picture(draw)
                     return True
@@ -201,7 +201,7 @@ class Display:
         self._client.tell(Shown(mime, data=data, small=encoded, note=note))
 
 
-def _drawing(value: Any) -> Optional[Callable[[], Tuple[bytes, str]]]:
+def _picture_of(value: Any) -> Optional[Callable[[], Tuple[bytes, str]]]:
     """Return a function for a value's picture and a note on it; None for other values."""
     if _is_figure(type(value)):
         return lambda: figure_png(value)

@@ -95,13 +95,6 @@ class SkillFinder:
         exec(compile(tree, file_of(name), "exec", dont_inherit=True), own)
         self._loaded[name] = source
 
-    def explain_missing(self, name: str, error: ImportError) -> str:
-        """Return an explanation of a missing skill; empty if the error is another."""
-        if error.name != "%s.%s" % (PACKAGE, name):
-            return ""
-        found = isinstance(error, ModuleNotFoundError) and "there is no skill %r" % name
-        return self._missing.get(name, found or "")
-
     def names(self) -> List[str]:
         assert self._client is not None
         found = self._client.call_and_wait("list_skills", {}, "list_skills")
@@ -133,16 +126,12 @@ class _Package(types.ModuleType):
             if name == "__all__":
                 return finder.names()
             raise AttributeError("module 'skills' has no attribute %r" % name)
-        fullname = "%s.%s" % (PACKAGE, name)
         try:
-            __import__(fullname)
+            found = self.__dict__[name] = load(name)
         except ImportError as error:
-            message = finder.explain_missing(name, error)
-            if not message:
+            if error.name != "%s.%s" % (PACKAGE, name):
                 raise
-            raise AttributeError(message) from None
-        found = sys.modules[fullname].__dict__[name]
-        self.__dict__[name] = found
+            raise AttributeError(str(error)) from None
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -163,8 +152,6 @@ def file_of(name: str) -> str:
 
 def load(name: str) -> Any:
     """Return a skill's function, or raise an `ImportError`."""
-    package: Any = __import__(PACKAGE)
-    try:
-        return getattr(package, name)
-    except AttributeError as error:
-        raise ImportError(str(error), name="%s.%s" % (PACKAGE, name)) from None
+    fullname = "%s.%s" % (PACKAGE, name)
+    __import__(fullname)
+    return sys.modules[fullname].__dict__[name]

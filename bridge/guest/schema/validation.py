@@ -379,13 +379,11 @@ def size_problem(
     size: int, schema: Mapping[str, Any], kind: str, noun: str, rank: int = OTHER
 ) -> Optional[Found]:
     """Return that something is too small or too large; `kind` ends its keywords: "Length"."""
-    least, most = schema.get("min" + kind), schema.get("max" + kind)
-    if schemas.is_number(least) and size < least:
-        if not size:
-            return Found("must not be empty", rank)
-        return Found("must have at least %s %s, not %d" % (shown(least), noun, size), rank)
-    if schemas.is_number(most) and size > most:
-        return Found("must have at most %s %s, not %d" % (shown(most), noun, size), rank)
+    for key, breaks, words in (("min", operator.lt, "at least"), ("max", operator.gt, "at most")):
+        limit = schema.get(key + kind)
+        if schemas.is_number(limit) and breaks(size, limit):
+            text = "must have %s %s %s, not %d" % (words, shown(limit), noun, size)
+            return Found(text if size else "must not be empty", rank)
     return None
 
 

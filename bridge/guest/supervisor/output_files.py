@@ -137,13 +137,13 @@ class FileCollector:
             # descriptor is examined again.
             fd = open_below(above, name, _READ)
             try:
-                self._opened(fd, path, depth)
+                self._examine(fd, path, depth)
             finally:
                 os.close(fd)
         except OSError as error:
             self._problem(path, error)
 
-    def _opened(self, fd: int, path: str, depth: int) -> None:
+    def _examine(self, fd: int, path: str, depth: int) -> None:
         found = os.fstat(fd)
         if found.st_dev != self._device:
             self._problem(path, "something else is mounted there")
