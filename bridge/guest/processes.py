@@ -251,23 +251,16 @@ def file_version(found: os.stat_result) -> Tuple[int, int, int, int]:
 
 def read_run(fd: int) -> Run:
     """Return the next run; the descriptor has its length, then its line."""
-    size = int.from_bytes(_read_exactly(fd, LENGTH_BYTES), "big")
-    frame = decode_host_frame(_read_exactly(fd, size))
+    with open(fd, "rb", closefd=False) as pipe:
+        size = int.from_bytes(pipe.read(LENGTH_BYTES), "big")
+        line = pipe.read(size)
+    if not size or len(line) < size:
+        # The supervisor closed the descriptor: no run will come.
+        os._exit(0)
+    frame = decode_host_frame(line)
     if not isinstance(frame, Run):
         raise WireError("the first frame is no run")
     return frame
-
-
-def _read_exactly(fd: int, size: int) -> bytes:
-    parts = []
-    while size:
-        data = os.read(fd, min(size, 1024 * 1024))
-        if not data:
-            # The supervisor closed the descriptor: no run will come.
-            os._exit(0)
-        parts.append(data)
-        size -= len(data)
-    return b"".join(parts)
 
 
 def last_lines(done: Done, before: float) -> bytes:

@@ -77,7 +77,10 @@ class ChannelClient:
             with self._reading:
                 if self._thread is None and (self.loop is None or self.loop.is_closed()):
                     self.loop = None
-                    self._add_reader(loop)
+                    # The loop may have no `add_reader`, or be closed.
+                    with suppress(NotImplementedError, OSError, RuntimeError, ValueError):
+                        loop.add_reader(self._socket.fileno(), self._read_in_loop, loop)
+                        self.loop = loop
             if self.loop is not loop:
                 # With two loops, one may block the other.
                 self._start_thread()
@@ -196,14 +199,6 @@ class ChannelClient:
         for frame in frames:
             self._deliver(frame, here)
         return bool(data)
-
-    def _add_reader(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            loop.add_reader(self._socket.fileno(), self._read_in_loop, loop)
-        except (NotImplementedError, OSError, RuntimeError, ValueError):
-            # The loop has no `add_reader`, or has just been closed.
-            return
-        self.loop = loop
 
     def _start_thread(self) -> None:
         import threading

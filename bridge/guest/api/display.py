@@ -14,7 +14,7 @@ import os
 import re
 import sys
 
-from bridge.guest.api.values import Blob
+from bridge.guest.api.values import Blob, error_text
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Shown
 
@@ -275,11 +275,7 @@ def _text(value: Any) -> str:
 
 
 def _told(error: BaseException) -> str:
-    try:
-        text = " ".join(str(error).split())[:500]
-    except Exception:
-        text = ""
-    return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
+    return ": ".join(filter(None, (type(error).__name__, error_text(error)[:500])))
 
 
 MAX_SIDE = 2000

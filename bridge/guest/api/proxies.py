@@ -219,11 +219,14 @@ class Server:
 
 
 def describe_tools(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
-    tools: List[Dict[str, Any]] = []
-    for tool in server.get("tools") or ():
-        own = {"description": "", **tool, "signature": signature_text(server, tool)}
-        tools.append(Result({**own, "input_schema": tool.get("inputSchema")}))
-    return tools
+    return [
+        Result(
+            {"description": "", **tool},
+            signature=signature_text(server, tool),
+            input_schema=tool.get("inputSchema"),
+        )
+        for tool in server.get("tools") or ()
+    ]
 
 
 class ServerProxies(abc.Mapping):  # type: ignore[type-arg]

@@ -95,6 +95,14 @@ def list_names(names: Iterable[Any]) -> str:
     return "%s and %d more" % (text, len(shown) - 40) if shown[40:] else text
 
 
+def error_text(error: BaseException) -> str:
+    """Return an exception's message on one line; empty if it has none or raises."""
+    try:
+        return " ".join(str(error).split())
+    except BaseException:
+        return ""
+
+
 def nearest(name: str, names: Iterable[Any]) -> str:
     """Return " Did you mean ...?" for the most similar name, or an empty text."""
     from bridge.guest.schema.names import nearest as search  # for programs with mistakes
@@ -199,13 +207,20 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
 
     `path` names the place in the `ArgumentsError` for a value that JSON cannot hold.
     """
-    if value is None or value is True or value is False or type(value) is str:
-        return value
     kind = type(value)
-    if kind is int:
-        return _integer(value, path)
-    if kind is float:
-        return _real(value, path)
+    if value is None or value is True or value is False or kind is str:
+        return value
+    # Subclasses of plain types are sent as the plain type.
+    if issubclass(kind, str):
+        return str.__str__(value)
+    if issubclass(kind, int):
+        if value.bit_length() > 14_000:  # Readers refuse longer integers (4,300 digits).
+            raise _no_json("%s is an integer too long for JSON; pass it as text" % path)
+        return int(value)
+    if issubclass(kind, float):
+        if not math.isfinite(value):
+            raise _no_json("%s is %r, which is not JSON; use None or leave it out" % (path, value))
+        return float(value)
     if depth >= MAX_DEPTH:
         where = path if len(path) <= 200 else path[:200] + "..."
         raise _no_json("%s is nested more than %d deep, or contains itself" % (where, MAX_DEPTH))
@@ -225,13 +240,6 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
     enums = sys.modules.get("enum")
     if enums is not None and isinstance(value, enums.Enum):
         return to_json(value.value, path, depth + 1)
-    # Subclasses of plain types are sent as the plain type.
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int):
-        return _integer(int(value), path)
-    if isinstance(value, float):
-        return _real(float(value), path)
     if isinstance(value, Unknown):
         from bridge.guest.api.held_results import to_reference
 
@@ -250,18 +258,6 @@ def to_text(value: Any, path: str) -> str:
 
 def _no_json(message: str) -> ArgumentsError:
     return ArgumentsError(message, kind="arguments")
-
-
-def _integer(value: int, path: str) -> int:
-    if value.bit_length() > 14_000:  # Readers refuse longer integers (4,300 digits).
-        raise _no_json("%s is an integer too long for JSON; pass it as text" % path)
-    return value
-
-
-def _real(value: float, path: str) -> float:
-    if not math.isfinite(value):
-        raise _no_json("%s is %r, which is not JSON; use None or leave it out" % (path, value))
-    return value
 
 
 _ADVICE = {

@@ -17,6 +17,7 @@ import os
 import sys
 
 from bridge.guest.api.tracebacks import register_source
+from bridge.guest.api.values import error_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,10 +57,7 @@ def why(error: BaseException, doing: str = "keeping") -> str:
         return "it is nested too deeply"
     if isinstance(error, MemoryError):
         return "there is not enough memory to write it down"
-    try:
-        text = " ".join(str(error).split())
-    except BaseException:
-        text = ""
+    text = error_text(error)
     if isinstance(error, NotKept):
         return text
     for before in ("cannot pickle '", "can't pickle "):

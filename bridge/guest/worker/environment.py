@@ -97,12 +97,7 @@ def current_display() -> Display:
 def prepare_pyplot() -> None:
     """Replace `pyplot.show`: the original opens windows, and here would leave figures open."""
     pyplot: Any = sys.modules["matplotlib.pyplot"]
-
-    def show(*args: Any, **kwargs: Any) -> None:
-        """Show all open figures, and close them."""
-        current_display().show_figures()
-
-    pyplot.show = show
+    pyplot.show = lambda *args, **kwargs: current_display().show_figures()
 
 
 def write_files(files: List[Dict[str, str]], root: str = ".") -> Optional[Done]:

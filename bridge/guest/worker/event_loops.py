@@ -9,7 +9,6 @@ and wake-up pipe instead of sharing its parent's.
 from __future__ import annotations
 
 import asyncio
-import asyncio.base_events
 import contextvars
 import functools
 import os
@@ -41,7 +40,19 @@ def _install() -> None:
     asyncio.to_thread = to_thread
     asyncio.run = run
     asyncio.runners.run = run
-    _patch_loops()
+    original: Any = asyncio.BaseEventLoop.run_until_complete
+
+    @functools.wraps(original)
+    def run_until_complete(self: Any, future: Any) -> Any:
+        running = asyncio._get_running_loop()
+        loops.add(self)
+        if running is None:
+            return original(self, future)
+        if running is not self:
+            return in_thread(original, self, future)
+        return _run_nested(self, asyncio.ensure_future(future, loop=self))
+
+    asyncio.BaseEventLoop.run_until_complete = run_until_complete  # type: ignore[method-assign]
     asyncio.get_event_loop = _get_event_loop
     runner: Any = getattr(asyncio, "Runner", None)
     if runner is not None:
@@ -134,23 +145,6 @@ def _get_event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     return loop
-
-
-def _patch_loops() -> None:
-    loop_class = asyncio.base_events.BaseEventLoop
-    original = loop_class.run_until_complete
-
-    @functools.wraps(original)
-    def run_until_complete(self: Any, future: Any) -> Any:
-        running = asyncio._get_running_loop()
-        loops.add(self)
-        if running is None:
-            return original(self, future)
-        if running is not self:
-            return in_thread(original, self, future)
-        return _run_nested(self, asyncio.ensure_future(future, loop=self))
-
-    loop_class.run_until_complete = run_until_complete  # type: ignore[method-assign]
 
 
 def _run_nested(loop: Any, future: Any) -> Any:
