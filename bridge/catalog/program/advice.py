@@ -14,8 +14,9 @@ from bridge.catalog.entries import ServerEntry, call_signature
 from bridge.catalog.program.guard import NOTHING, Verdict
 from bridge.catalog.program.parsing import SYNTAX, Unread, lines_of
 from bridge.catalog.program.survey import Survey
-from bridge.catalog.program.symbols import BUILTINS, HELPERS, OWN_GLOBALS, RUNTIME_TYPES
+from bridge.catalog.program.symbols import BUILTINS, HELPERS, RUNTIME_TYPES
 from bridge.catalog.prose import clip, one_line
+from bridge.guest.protocol.helpers import OWN_GLOBALS
 from bridge.guest.schema.binding import Wrong
 from bridge.guest.schema.names import NAME_CHARS, nearest
 

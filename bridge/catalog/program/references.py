@@ -20,13 +20,13 @@ from bridge.catalog.program.symbols import (
     BUILTINS,
     BY_NAME,
     HELPERS,
-    OWN_GLOBALS,
     Helper,
     Kind,
     Symbol,
     SymbolResolver,
 )
 from bridge.catalog.prose import clip
+from bridge.guest.protocol.helpers import OWN_GLOBALS
 from bridge.guest.protocol.placeholders import WHOLE
 from bridge.guest.schema.binding import Parameters
 from bridge.guest.schema.names import (

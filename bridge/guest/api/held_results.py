@@ -18,7 +18,7 @@ from bridge.guest.protocol.wire import Done
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, Callable, Mapping, NoReturn, Optional, Tuple, Union
+    from typing import Any, Mapping, NoReturn, Optional, Tuple, Union
 
     Step = Union[str, int]
     State = Tuple[str, int, str, Tuple[Step, ...], bool]
@@ -200,16 +200,10 @@ class Placeholder(Unknown, metaclass=ABCMeta):
         raise TypeError(str(record_stop("it pickles %r: its value is unknown." % self)))
 
 
-def _stopper(doing: str) -> Callable[..., NoReturn]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        stop(self, doing)
-
-    return method
-
-
 for _doing, _names in _STOPPING_METHODS:
     for _each in _names.split():
-        setattr(Placeholder, "__%s__" % _each, _stopper(_doing))
+        _stop: Any = lambda self, *args, doing=_doing, **kwargs: stop(self, doing)  # noqa: E731
+        setattr(Placeholder, "__%s__" % _each, _stop)
 
 
 def _place() -> str:

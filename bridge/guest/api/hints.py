@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import sys
+from fnmatch import fnmatchcase
 from itertools import islice
 
 from bridge.guest.api.values import Result, list_names
@@ -132,7 +133,7 @@ def _module_hint(name: str, packages: Sequence[str]) -> str:
     if meant:
         return "the package %s is imported as %s." % (distributions.normalize_name(name), meant)
     package = distributions.distribution(name)
-    if distributions.is_allowed(package, packages):
+    if any(fnmatchcase(distributions.normalize_name(package), entry) for entry in packages):
         asked = 'run_python(packages=["%s"])' % package
         return "it is not installed; a run may ask for packages: %s." % asked
     return (

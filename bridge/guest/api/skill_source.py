@@ -17,16 +17,11 @@ import textwrap
 import types
 
 from bridge.guest.api.program_files import SKILL_HEAD, is_program
+from bridge.guest.protocol.helpers import OWN_GLOBALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Set
-
-_GIVEN = frozenset((
-    "Blob", "LOADED_MCP_SERVERS", "MCPError", "delete_memory", "display", "get_memory_info",
-    "list_memories", "load_memory", "mcp", "mcp_servers", "memory_exists", "runtime",
-    "save_memory", "save_skill", "save_tool", "update_memory",
-))  # fmt: skip
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -92,7 +87,7 @@ class _Collector:
             if name in self._seen:
                 continue
             self._seen.add(name)
-            is_given = name in _GIVEN or name.startswith("mcp_")
+            is_given = name in OWN_GLOBALS or name.startswith("mcp_")
             if name in names:
                 if not is_given or _is_own(names[name]):
                     self._take(name, names[name], file)
@@ -116,8 +111,11 @@ class _Collector:
     def _define(self, name: str, value: Any, file: str) -> None:
         names = self._function.__globals__
         if isinstance(value, type):
-            found = (_class_source(value.__name__, each) for each in _programs(file))
-            segment = next(filter(None, found), None)
+            classes = (
+                (node, each) for each in _programs(file) for node in _nodes(each, ast.ClassDef)
+            )
+            found = {each: node for node, each in classes if node.name == value.__name__}
+            segment = next((_segment(node, each) for each, node in found.items()), None)
         else:
             value = inspect.unwrap(value)
             names, file = value.__globals__, value.__code__.co_filename
@@ -207,11 +205,6 @@ def _function_source(function: types.FunctionType) -> Optional[str]:
         if node.name == code.co_name and first == code.co_firstlineno:
             return _segment(node, code.co_filename)
     return None
-
-
-def _class_source(name: str, file: str) -> Optional[str]:
-    found = [node for node in _nodes(file, ast.ClassDef) if node.name == name]
-    return _segment(found[-1], file) if found else None
 
 
 def _imports_of(name: str, value: Any, file: str) -> List[str]:

@@ -20,6 +20,7 @@ import sys
 import types
 from enum import Enum
 
+from bridge.guest.protocol.helpers import OWN_GLOBALS
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import State
 from bridge.guest.state import checkpoint
@@ -36,10 +37,6 @@ MAX_LOOKED_AT = 20_000
 """Files of the workspace that are examined; a program may have unpacked an archive."""
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-_GIVEN = frozenset(
-    ("runtime", "mcp", "mcp_servers", "LOADED_MCP_SERVERS", "MCPError", "Blob", "display")
-)
 
 _hung: Dict[str, int] = {}
 """Name to `id` of values whose saving was interrupted: they are not tried again."""
@@ -204,7 +201,7 @@ class _Saver:
 def _is_given(name: str, value: Any) -> bool:
     if name.startswith("__"):
         return True
-    if name not in _GIVEN and not name.startswith("mcp_"):
+    if name not in (*OWN_GLOBALS, "display") and not name.startswith("mcp_"):
         return False
     kind = type(value)
     home = str(getattr(value, "__module__", ""))
