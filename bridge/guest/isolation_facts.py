@@ -160,24 +160,16 @@ def cgroup_limits(read: Reader = _read) -> Dict[str, Any]:
             numbers = [int(text) for text in texts if text.isdigit()]
             # cgroup v1 writes "no limit" as a number near 2**63.
             facts[key] = min((number for number in numbers if number < 1 << 60), default=None)
-    quotas = [_cpus(text) for text in _cgroup(read, "cpu", "cpu.max", "")]
-    if not quotas:
-        pairs = zip(  # noqa: B905 - `strict` is newer than the oldest Python here
-            _cgroup(read, "cpu", "", "cpu.cfs_quota_us"),
-            _cgroup(read, "cpu", "", "cpu.cfs_period_us"),
-        )
-        quotas = [_cpus("%s %s" % pair) for pair in pairs]
-    if quotas:
-        facts["cpu_limit"] = min((quota for quota in quotas if quota is not None), default=None)
+    pairs = [text.split() for text in _cgroup(read, "cpu", "cpu.max", "")]
+    if not pairs:
+        quotas = _cgroup(read, "cpu", "", "cpu.cfs_quota_us")
+        periods = _cgroup(read, "cpu", "", "cpu.cfs_period_us")
+        pairs = [[*pair] for pair in zip(quotas, periods)]  # noqa: B905 - not in 3.9
+    if pairs:
+        # A quota of "max" or -1 is "no limit".
+        cpus = [int(quota) / int(period) for quota, period in pairs if quota.isdigit()]
+        facts["cpu_limit"] = min(cpus, default=None)
     return facts
-
-
-def _cpus(text: str) -> Optional[float]:
-    """Return the number of CPUs that "quota period" allows; None is "no limit"."""
-    quota, _, period = text.partition(" ")
-    if not quota.isdigit() or not period.strip().isdigit():
-        return None
-    return int(quota) / int(period)
 
 
 def oom_kills(read: Reader = _read) -> int:

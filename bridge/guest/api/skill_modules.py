@@ -29,8 +29,9 @@ UNKNOWN = "unknown_skill"  # The host's error code for an unknown skill.
 class SkillFinder:
     """Finds and loads the `skills` package and its modules."""
 
+    _client: ChannelClient
+
     def __init__(self) -> None:
-        self._client: Optional[ChannelClient] = None
         self._namespace: Dict[str, Any] = {}
         self._given: Dict[str, Mapping[str, Any]] = {}
         self._loaded: Dict[str, str] = {}
@@ -96,14 +97,12 @@ class SkillFinder:
         self._loaded[name] = source
 
     def names(self) -> List[str]:
-        assert self._client is not None
         found = self._client.call_and_wait("list_skills", {}, "list_skills")
         return [skill["name"] for skill in found]
 
     def _find(self, name: str) -> Optional[Mapping[str, Any]]:
         skill = self._given.get(name)
         if skill is None and name.isidentifier() and not name.startswith("_"):
-            assert self._client is not None
             try:
                 skill = self._client.call_and_wait("load_skill", {"name": name}, "skills." + name)
             except MCPError as error:

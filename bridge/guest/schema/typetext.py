@@ -517,23 +517,22 @@ def typed_dicts(objects: Sequence[Object]) -> List[str]:
 
 
 def _typed_dict(made: Object, defined: Set[str]) -> str:
-    if all(_is_field_name(field.key) for field in made.fields):
-        lines = ["class %s(TypedDict):" % made.name]
+    if not all(_is_field_name(field.key) for field in made.fields):
+        lines = ['%s = TypedDict("%s", {' % (made.name, made.name)]
         for field in made.fields:
-            text = field.text if field.required else "NotRequired[%s]" % field.text
-            notes = constraints(field.schema, made.root)
-            notes += [] if field.required else _default(field.schema, made.root)
-            note = _with_notes(description(field.schema, made.root, 120), notes)
-            lines.append("    %s: %s%s" % (field.key, text, "  # " + note if note else ""))
-        lines += ["    # ... and %d more" % made.more] if made.more else []
-        lines += [] if made.fields else ["    pass"]
-        return "\n".join(lines)
-    lines = ['%s = TypedDict("%s", {' % (made.name, made.name)]
+            text = _forward(field.text, defined)
+            text = text if field.required else "NotRequired[%s]" % text
+            lines.append("    %r: %s," % (field.key, text))
+        return "\n".join([*lines, "})"])
+    lines = ["class %s(TypedDict):" % made.name]
     for field in made.fields:
-        text = _forward(field.text, defined)
-        text = text if field.required else "NotRequired[%s]" % text
-        lines.append("    %r: %s," % (field.key, text))
-    return "\n".join([*lines, "})"])
+        text = field.text if field.required else "NotRequired[%s]" % field.text
+        notes = constraints(field.schema, made.root)
+        notes += [] if field.required else _default(field.schema, made.root)
+        note = _with_notes(description(field.schema, made.root, 120), notes)
+        lines.append("    %s: %s%s" % (field.key, text, "  # " + note if note else ""))
+    lines += ["    # ... and %d more" % made.more] if made.more else []
+    return "\n".join(lines if made.fields else [*lines, "    pass"])
 
 
 def _forward(text: str, defined: Set[str]) -> str:

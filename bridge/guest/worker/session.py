@@ -49,7 +49,6 @@ class WorkerSession:
     def serve(self, run: Run) -> int:
         """Run programs until the supervisor sends no more; return an exit status for a child."""
         own = os.getpid()
-        signal.signal(signal.SIGINT, self._interrupt)
         while True:
             before = processes.cpu_seconds()
             done = self._execute(run)
@@ -215,8 +214,8 @@ _FLAT = (int, float, complex, str, bytes, bytearray, bool, type(None), range, me
 def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
     """Return [name, type, bytes] of the 40 largest globals, and the number of the others."""
     found: List[List[Any]] = []
-    for name, value in list(names.items()):
-        if type(name) is str and not issubclass(type(value), types.ModuleType):
+    for name, value in names.items():
+        if not issubclass(type(value), types.ModuleType):
             kind = type.__getattribute__(type(value), "__qualname__")
             found.append([name[:200], str(kind)[:200], size_of(value)])
     found.sort(key=lambda entry: -entry[2])

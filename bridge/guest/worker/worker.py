@@ -48,7 +48,6 @@ def prepare() -> None:
         setattr(sys, "__%s__" % name, stream)
     sys.stdin = sys.__stdin__ = NoInput()  # type: ignore[misc,assignment]
     sys.path[:] = [entry for entry in imports.search_path() if entry != os.getcwd()]
-    builtins.input = _refuse_input
     builtins.help = _sitebuiltins._Helper()
     builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D")
     builtins.quit = _sitebuiltins.Quitter("quit", "Ctrl-D")
@@ -214,12 +213,6 @@ def _limit_resources(limits: Mapping[str, Any]) -> None:
     except (OSError, ValueError):
         # Not every kernel has this limit; a core file would only fill a directory in memory.
         return
-
-
-def _refuse_input(prompt: Any = "", /) -> NoReturn:
-    if prompt:
-        print(prompt, end="", flush=True)
-    raise EOFError(NO_INPUT)
 
 
 class NoInput(io.TextIOBase):
