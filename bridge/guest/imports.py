@@ -1,7 +1,6 @@
 """The import path of runs, imports before a program needs them, and hooks on imports.
 
-Owns the lists of modules that a waiting worker imports, one per step. An arriving run ends the
-steps; the program then imports the remaining modules itself.
+A waiting worker imports one module per step. An arriving run ends the steps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Suggests a fix for common mistakes in programs.
-
-Looks at the exception and at the names in the working directory. Imported when the first exception
-is reported.
-"""
+"""Suggests a fix for common mistakes in programs; imported when an exception is reported."""
 
 from __future__ import annotations
 

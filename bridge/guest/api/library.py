@@ -1,7 +1,7 @@
 """The helpers of `runtime` for skills, memories, earlier output and progress.
 
-Owns their names and argument checks; the host stores the data. Helpers for skills and memories are
-plain functions that block the thread. The guest removes an `await` before them (see `strip_await`).
+Helpers for skills and memories are plain functions that block the thread. The guest removes an
+`await` before them (see `strip_await`).
 """
 
 from __future__ import annotations
@@ -123,11 +123,7 @@ class Library:
             params["description"] = text("description", description)
         return self._ask("save_skill", params)
 
-    def save_tool(
-        self, function: Any, description: Optional[str] = None, name: Optional[str] = None
-    ) -> Any:
-        """Save a function; an alias of `save_skill`."""
-        return self.save_skill(function, description, name)
+    save_tool = save_skill
 
     def list_skills(self) -> List[Dict[str, Any]]:
         """Return the saved skills: name, description, signature, tools, stale and so on."""

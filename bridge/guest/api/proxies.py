@@ -1,8 +1,7 @@
 """Objects that represent servers and tools inside a program.
 
-Owns the tool functions, the server objects and the importable modules `mcp`, `mcp.servers` and
-`mcp.servers.<alias>`. They consist of closures and data: text from a server is never compiled. A
-function is made at its first access, so unused tools cost nothing.
+They consist of closures and data: text from a server is never compiled. A function is made at its
+first access, so unused tools cost nothing.
 """
 
 from __future__ import annotations

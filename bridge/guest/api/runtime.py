@@ -1,8 +1,4 @@
-"""`mcp.runtime`: helpers of a program for other servers, resources and prompts.
-
-Owns the helpers' names, their argument checks and the answers that need only the run's own data.
-The host answers questions about other servers.
-"""
+"""`mcp.runtime`: helpers of a program for other servers, resources and prompts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """`from skills import name`: saved skills as modules of a package without files.
 
-Owns the finder and a skill's globals, which equal those of every program. Sources come with the
-run, or from the host when a program imports an unexpected skill. Imported only for programs that
-mention skills.
+A skill's globals equal those of every program. Sources come with the run, or from the host when a
+program imports an unexpected skill.
 """
 
 from __future__ import annotations

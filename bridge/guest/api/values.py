@@ -1,8 +1,4 @@
-"""The values that cross the channel, as programs see them.
-
-Owns the types of results (`Result`, `Blob`, `MCPError`) and the conversion of arguments
-(`to_json`), which loses no information.
-"""
+"""The values that cross the channel, as programs see them."""
 
 from __future__ import annotations
 

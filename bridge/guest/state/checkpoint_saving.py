@@ -1,9 +1,8 @@
 """Saves a session's values and files for another sandbox; reports the values it cannot save.
 
-Owns the selection, the order, and the omissions above the limit. Unlike in `cloudpickle`, functions
-refer to the session's namespace instead of copying it. Code is marked with its Python version. The
-bridge's objects are saved as references. A value whose copy would differ is refused. `checkpoint`
-reads the result.
+Unlike in `cloudpickle`, functions refer to the session's namespace instead of copying it. Code is
+marked with its Python version. The bridge's objects are saved as references. A value whose copy
+would differ is refused.
 """
 
 from __future__ import annotations

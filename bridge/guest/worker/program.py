@@ -1,8 +1,4 @@
-"""Runs one program, from its source to a `Done` frame.
-
-Owns compiling, top-level await, the value of the last expression, and the outcome for exceptions
-and `sys.exit`. Runs in the worker's main thread.
-"""
+"""Runs one program in the worker's main thread, from its source to a `Done` frame."""
 
 from __future__ import annotations
 

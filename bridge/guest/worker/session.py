@@ -1,8 +1,7 @@
 """A session's process: runs one program after another in one namespace.
 
-Owns the state between programs (globals, the event loop, the working directory) and the
-interruption of a program. Between two programs the process waits; surviving threads continue, but
-make no calls and print nothing.
+Between two programs the process waits; surviving threads continue, but make no calls and print
+nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The process in which the program runs, from fork to exit.
 
-Owns the program's descriptors, limits, streams and builtins. The supervisor forks it before the run
-arrives; it imports common modules and waits. The program may change or remove anything here:
-nothing outside of the process depends on it.
+The supervisor forks it before the run arrives; it imports common modules and waits. The program may
+change or remove anything here: nothing outside of the process depends on it.
 """
 
 from __future__ import annotations
