@@ -49,8 +49,7 @@ class Display:
         self._client = client
         self._frame_bytes = int(limits.get("frame_bytes", MAX_FRAME_BYTES))
         self._left = int(limits.get("shown_bytes", 1024 * 1024))  # For all pictures, as base64.
-        self._items = 0
-        self._pictures = 0
+        self._items = self._pictures = 0
         # The figures, not their ids: Python reuses ids.
         self._figures: List[Any] = []
 
@@ -75,10 +74,11 @@ class Display:
             print("display: %s: %s" % (what, _told(error)), file=sys.stderr)
             return False
 
-    def show_figures(self) -> None:
+    def show_figures(self, at_end: bool = False) -> None:
         """Display and close the open matplotlib figures.
 
-        The first drawing error is raised after the other figures are displayed.
+        The first drawing error is raised, or printed at the program's end, after the other figures
+        are displayed.
         """
         pyplot: Any = sys.modules["matplotlib.pyplot"]
         problem = None
@@ -91,16 +91,11 @@ class Display:
                 except Exception as error:
                     problem = problem or error
         pyplot.close("all")
-        if problem is not None:
+        if problem is not None and at_end:
+            # For example, a title has an invalid formula.
+            print("display: a figure cannot be drawn: %s" % _told(problem), file=sys.stderr)
+        elif problem is not None:
             raise problem
-
-    def show_left(self) -> None:
-        """Display the open figures at the program's end; print a drawing error."""
-        try:
-            self.show_figures()
-        except Exception as error:
-            # For example, a title with an invalid formula.
-            print("display: a figure cannot be drawn: %s" % _told(error), file=sys.stderr)
 
     def _show_each(self, value: Any) -> bool:
         kind = type(value)
@@ -183,11 +178,10 @@ class Display:
             mime == "image/png"
             and max(int.from_bytes(data[at : at + 4], "big") for at in (16, 20)) > MAX_SIDE
         ):
+            note = "not shown: there is no room for it in this result"
             if room >= 4096:
                 small, note = shrink(data, room // 4 * 3)
-            if not small:
-                note = note or "not shown: there is no room for it in this result"
-        if not note:
+        else:
             self._left -= size
         self._left -= _base64_size(small)
         # room for the frame's other fields

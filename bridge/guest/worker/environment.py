@@ -64,7 +64,7 @@ def arrange(run: Run, client: ChannelClient, namespace: Dict[str, Any]) -> Optio
 def conclude(client: ChannelClient) -> None:
     library.conclude(client)
     if "matplotlib.pyplot" in sys.modules:
-        current_display().show_left()
+        current_display().show_figures(at_end=True)
 
 
 _workspace = ""  # The working directory when the first program started.
