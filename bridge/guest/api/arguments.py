@@ -40,17 +40,11 @@ def make_signature(head: Head, with_result: bool = True) -> inspect.Signature:
         default: Any = inspect.Parameter.empty
         if argument.default is not None:
             default = argument.value if argument.has_default else LEFT_OUT
-        parameters.append(
-            inspect.Parameter(
-                argument.alias,
-                kinds[argument.keyword_only],
-                default=default,
-                annotation=_Text(argument.text),
-            )
-        )
+        kind, text = kinds[argument.keyword_only], _Text(argument.text)
+        parameters.append(inspect.Parameter(argument.alias, kind, default=default, annotation=text))
     if head.rest:
-        kind = inspect.Parameter.VAR_KEYWORD
-        parameters.append(inspect.Parameter(head.rest, kind, annotation=_Text("Any")))
+        rest = inspect.Parameter.VAR_KEYWORD
+        parameters.append(inspect.Parameter(head.rest, rest, annotation=_Text("Any")))
     returns: Any = _Text(head.returns) if with_result else inspect.Signature.empty
     return inspect.Signature(parameters, return_annotation=returns)
 

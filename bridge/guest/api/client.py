@@ -272,8 +272,10 @@ class ChannelClient:
                 raise
             text = "the answer cannot be held here: %s" % (str(problem) or type(problem).__name__)
             reply = {"type": "reply", "id": int(head.group(1)), "error": {"message": text}}
+        if not isinstance(reply, dict) or reply.get("type") != "reply":
+            return
         with self._lock:
-            waiter = self._waiting.pop(reply["id"], None)
+            waiter = self._waiting.pop(reply.get("id", -1), None)
         if waiter is None:
             return
         error = reply.get("error")

@@ -335,14 +335,12 @@ def figure_png(figure: Any) -> Tuple[bytes, str]:
         if extent is not None:
             data = _png(figure.savefig, bbox_inches=extent)
     missing: Dict[str, None] = {}
-    for warning in caught:
-        glyph = re.match(r"Glyph (\d+) ", str(warning.message))
+    for each in caught:
+        glyph = re.match(r"Glyph (\d+) ", str(each.message))
         if glyph:
             missing[chr(int(glyph.group(1)))] = None
         else:
-            warnings.showwarning(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
+            warnings.showwarning(each.message, each.category, each.filename, each.lineno)
     letters = "".join(missing)[:40]
     return data, "the font has nothing for %s" % letters if letters else ""
 

@@ -129,9 +129,8 @@ class Runtime(Library):
         else:
             from bridge.guest.api.arguments import BoundParameters
 
-            plain = BoundParameters(subject, entry.get("inputSchema"), name, tool).bind(
-                (), arguments
-            )
+            parameters = BoundParameters(subject, entry.get("inputSchema"), name, tool)
+            plain = parameters.bind((), arguments)
         return await self.send(name, tool, plain, raw)
 
     async def list_resources(self, server: Optional[str] = None) -> Any:

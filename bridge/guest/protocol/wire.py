@@ -333,11 +333,6 @@ class LineDecoder:
         self._size = self._raw = 0
         self._skipping = skipping
 
-    @property
-    def pending(self) -> int:
-        """Bytes kept of an unfinished frame."""
-        return self._size
-
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield each frame that `data` completes, without its last newline; no blank lines.
 

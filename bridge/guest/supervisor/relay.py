@@ -199,7 +199,7 @@ class Relay:
                 # Every process that could write has ended or closed it.
                 os.close(fd)
                 del self._streams[fd]
-        elif fd == self._worker:
+        elif fd == self._worker and event != select.POLLOUT:
             data = processes.read_some(fd)
             if data:
                 self._pass_lines(data)
@@ -267,14 +267,11 @@ class Relay:
         while not self._incoming.runs:
             if self._children.status is not None:
                 return None
-            self._poller(between_runs=True).poll()
+            for fd, event in self._poller(between_runs=True).poll():
+                self._handle(fd, event)
             self._host.flush()
             self._to_worker.flush()
-            self._handle_signals()
-            data = processes.read_some(self._host_reader)
-            if data:
-                self._from_host(data)
-            elif data is not None or self._host.broken:
+            if self._host.broken:
                 raise HostGoneError
         return self._incoming.runs.pop(0)
 

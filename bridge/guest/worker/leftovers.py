@@ -55,17 +55,11 @@ async def _finish_tasks(at_once: bool = False) -> None:
         # A child that the program forked.
         return
     idle = Idle()
-    while tasks := _other_tasks():
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
         if at_once or idle.is_over(()):
             await cancel_tasks(tasks)
             return
         await asyncio.wait(tasks, timeout=0.05)
-
-
-def _other_tasks() -> Set[Any]:
-    asyncio: Any = sys.modules["asyncio"]
-    tasks: Set[Any] = asyncio.all_tasks() - {asyncio.current_task()}
-    return tasks
 
 
 class Idle:
