@@ -86,8 +86,7 @@ def search_path() -> Tuple[str, ...]:
     """Return the import path: the standard library, the working directory, then packages.
 
     The library comes first, so that no file can replace a library module that is not imported yet.
-    The packages are those of the host's environment that a backend adds, and the image's. `.pth`
-    files are not read: the guest starts without `site`. Found once, before anything changes
+    `.pth` files are not read: the guest starts without `site`. Found once, before anything changes
     `sys.path`.
     """
     if _search_path:

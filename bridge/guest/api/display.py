@@ -2,8 +2,7 @@
 
 A value may offer several forms. The first available one is sent: a picture, Markdown, HTML or SVG.
 HTML is skipped if the value has its own `__repr__` and is not a chart. Data frames and arrays are
-sent as the text that their library prints; other values are printed. This module imports neither
-matplotlib nor PIL.
+sent as the text that their library prints; other values are printed.
 """
 
 from __future__ import annotations

@@ -74,9 +74,7 @@ def check() -> str:
 def stop(value: Any, doing: str, hint: str = "") -> NoReturn:
     """Stop the program because of a use that needs a placeholder's value.
 
-    Args:
-        doing: The use, as a verb; the placeholder's label replaces "..." or is appended.
-        hint: Appended to the message.
+    `doing` is the use, as a verb; the placeholder's label replaces "..." or is appended.
     """
     before, between, after = doing.partition(" ...")
     whole = "%s %r%s" % (before, value, after if between else "")

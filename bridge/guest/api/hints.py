@@ -161,10 +161,8 @@ def _file_hint(error: FileNotFoundError) -> str:
         whole = path.partition("?")[0]
         given = 'run_python(files=[{"name": "kept", "uri": "%s"}])' % whole
         output = 'await runtime.read_output("%s"), or ' % whole if _RUNS in path else ""
-        return "that is an address, not a path: %s%s writes it next to the program." % (
-            output,
-            given,
-        )
+        words = "that is an address, not a path: %s%s writes it next to the program."
+        return words % (output, given)
     found = _namesake(path)
     if found:
         return "%r exists in the working directory." % found

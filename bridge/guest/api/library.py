@@ -33,12 +33,7 @@ class Library:
     _client: ChannelClient
 
     def save_memory(self, key: str, value: Any, metadata: Any = None) -> str:
-        """Store a JSON value under a key for later runs.
-
-        Raises:
-            MCPError: It is too large, or the policy refuses it.
-            TypeError: JSON cannot hold it.
-        """
+        """Store a JSON value under a key for later runs."""
         self._save(key, value, metadata)
         return "Memory %r saved." % key
 
@@ -164,9 +159,6 @@ class Library:
             lines: First and last line, from 1: `lines=(100, 200)`.
             find: Return the lines that contain this text, as (number, line).
             limit: The most lines that `find` returns.
-
-        Raises:
-            MCPError: The bridge keeps no output of that run.
         """
         run_id = text("run_id", run_id)
         if run_id.startswith(_RUNS):

@@ -151,10 +151,6 @@ class Runtime(Library):
         Several contents are returned as a list. The server may be omitted when one is loaded.
         `values` fill a template: `read_resource("db", "db://{table}/rows{?limit}", table="users",
         limit=5)`.
-
-        Raises:
-            MCPError: The resource does not exist or cannot be read.
-            TypeError: A value of the template is missing or unknown.
         """
         if uri is None:
             uri = _text("uri", server)
@@ -176,8 +172,7 @@ class Runtime(Library):
     async def watch_resource(self, server: str, uri: str, timeout: Optional[float] = None) -> Any:
         """Wait until a server reports that a resource changed; return its new content.
 
-        Raises:
-            MCPError: The server sends no such reports, or none came within `timeout` seconds.
+        Without a report within `timeout` seconds it raises MCPError.
         """
         name, uri = self._own_name(_text("server", server)), _text("uri", uri)
         params = {"server": name, "uri": uri, "watch": True, "timeout": timeout}
@@ -190,9 +185,6 @@ class Runtime(Library):
 
         `ref` is the prompt's name or the template's URI, `value` the beginning of the argument.
         `known` are the arguments that are set already.
-
-        Raises:
-            MCPError: The server has no suggestions.
         """
         name, ref = self._own_name(_text("server", server)), _text("ref", ref)
         params = {
@@ -208,11 +200,7 @@ class Runtime(Library):
     async def get_prompt(
         self, server: str, name: str, arguments: Optional[Mapping[str, Any]] = None
     ) -> Any:
-        """Return a prompt: `description` and `messages`, each with `role` and `content`.
-
-        Raises:
-            MCPError: The prompt does not exist, or its arguments are wrong.
-        """
+        """Return a prompt: `description` and `messages`, each with `role` and `content`."""
         own, name = self._own_name(_text("server", server)), _text("name", name)
         given: Any = {} if arguments is None else arguments
         if not isinstance(given, abc.Mapping):

@@ -1,7 +1,4 @@
-"""Formats exceptions for the model: the program's own frames, bounded, without carets.
-
-Chained causes, notes and exception groups are kept; the guest's frames are removed.
-"""
+"""Formats exceptions for the model: the program's own frames, bounded, without carets."""
 
 from __future__ import annotations
 

@@ -24,12 +24,7 @@ _NAMED = {";": "", "?": "=", "&": "="}
 
 
 def expand(template: str, values: Mapping[str, Any]) -> str:
-    """Return the URI for these values: texts, numbers, booleans, and lists or dicts of them.
-
-    Raises:
-        TypeError: A value is missing, unknown or of another type.
-        ValueError: The text is not a URI template.
-    """
+    """Return the URI for these values: texts, numbers, booleans, and lists or dicts of them."""
     parts = re.split(r"\{([^{}]*)\}", template)
     texts, expressions = parts[::2], [_parse_expression(part) for part in parts[1::2]]
     # Real templates have one to four.

@@ -155,11 +155,7 @@ class Blob:
 
     @property
     def data(self) -> bytes:
-        """The bytes.
-
-        Raises:
-            MCPError: The server's data is not base64.
-        """
+        """The bytes; an MCPError if the server's data is not base64."""
         if isinstance(self._data, MCPError):
             raise self._data
         data: bytes = self._data

@@ -336,10 +336,8 @@ class LineDecoder:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield each frame that `data` completes, without its last newline; no blank lines.
 
-        Exhaust the iterator before feeding again.
-
-        Raises:
-            WireError: A frame is longer than the limit; the rest of the stream cannot be read.
+        Exhaust the iterator before feeding again. A frame over the limit raises WireError: the rest
+        of the stream cannot be read.
         """
         start = 0
         while True:
@@ -379,10 +377,8 @@ def count_values(line: bytes, exact_above: int = MAX_VALUES) -> int:
     """Return an upper bound on the number of values in a line of JSON, without parsing it.
 
     Fast and small for any input. If the line is invalid, the bound holds for the values before the
-    error, which is all that a parser creates.
-
-    Args:
-        exact_above: Up to this, punctuation inside strings is counted too, which is faster.
+    error, which is all that a parser creates. Up to `exact_above`, punctuation inside strings is
+    counted too, which is faster.
     """
     values = 0
     # In pieces: each count holds the interpreter lock, which blocks all threads.

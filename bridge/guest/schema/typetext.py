@@ -83,8 +83,7 @@ Object = namedtuple("Object", "name root fields more")
 class TypeWriter:
     """Writes the types of one tool's arguments, or of its results.
 
-    Attributes:
-        objects: The classes that the texts refer to, parts before wholes.
+    `objects` are the classes that the texts refer to, parts before wholes.
     """
 
     def __init__(self, root: Any, base: str, names: Names, *, results: bool = False) -> None:
@@ -347,9 +346,7 @@ class Head:
     """A tool's function as text.
 
     Attributes:
-        arguments: The parameters in the text.
         rest: The name of further arguments; empty if there can be none.
-        returns: The type of the result; "Any" if nothing is known.
         objects: The classes that the types refer to, parts before wholes.
         observed: The calls in which the result was observed; 0 for a declared or unknown type.
     """

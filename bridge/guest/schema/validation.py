@@ -27,9 +27,7 @@ MAX_STEPS = 10_000
 def problem(value: Any, schema: Any, root: Any, where: str = "") -> Optional[str]:
     """Return the violation as a sentence without a full stop; None if `value` fits.
 
-    Args:
-        root: The document that `$ref`s point into.
-        where: The name of the value, such as a parameter's name.
+    `root` is the document that `$ref`s point into, and `where` the name of the value.
     """
     try:
         found = _Check(root).check(value, schema, 0)
@@ -287,11 +285,7 @@ TYPE, CHOICE, KEYS, OTHER = range(4)
 
 
 class Found:
-    """A violation and its place: path segments from the inside out.
-
-    Attributes:
-        more: Further violations of the same object.
-    """
+    """A violation, its place (path segments from the inside out), and `more` of the same object."""
 
     def __init__(self, text: str, rank: int, types: Sequence[str] = ()) -> None:
         self.text = text

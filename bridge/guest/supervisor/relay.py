@@ -118,10 +118,6 @@ class Relay:
         self._deadline = time.monotonic() + 1.2  # The host waits two seconds after `Stop`.
         self.until_worker_ends()
 
-    def _from_host(self, data: bytes) -> None:
-        self._to_worker.put(*self._incoming.split(data))
-        self._to_worker.flush()
-
     def send(self, frame: Any) -> None:
         """Queue a frame for the host, after all output gathered so far."""
         self._send_gathered()
@@ -185,7 +181,8 @@ class Relay:
         elif fd == self._host_reader:
             data = processes.read_some(fd) if event & select.POLLIN else None
             if data:
-                self._from_host(data)
+                self._to_worker.put(*self._incoming.split(data))
+                self._to_worker.flush()
             elif data is not None or (event & _HOST_HANGUP and not event & select.POLLIN):
                 raise HostGoneError
         elif fd == self._host.fd:

@@ -94,12 +94,6 @@ def current_display() -> Display:
     return shown
 
 
-def prepare_pyplot() -> None:
-    """Replace `pyplot.show`: the original opens windows, and here would leave figures open."""
-    pyplot: Any = sys.modules["matplotlib.pyplot"]
-    pyplot.show = lambda *args, **kwargs: current_display().show_figures()
-
-
 def write_files(files: List[Dict[str, str]], root: str = ".") -> Optional[Done]:
     """Write input files, and empty `files`; return the run's outcome if one cannot be written."""
     files.reverse()

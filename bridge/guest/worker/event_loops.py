@@ -57,7 +57,10 @@ def _install() -> None:
     runner: Any = getattr(asyncio, "Runner", None)
     if runner is not None:
         runner.run = _outside(runner.run)
-    os.register_at_fork(before=_note_loop, after_in_child=_unshare_loop)
+    os.register_at_fork(
+        before=lambda: setattr(_forking, "loop", asyncio._get_running_loop() or clients[0].loop),
+        after_in_child=_unshare_loop,
+    )
 
 
 def _outside(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,10 +95,6 @@ def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 _forking = threading.local()
 """Holds the loop during a fork: in the child, asyncio no longer reports it."""
-
-
-def _note_loop() -> None:
-    _forking.loop = asyncio._get_running_loop() or clients[0].loop
 
 
 def _unshare_loop() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from itertools import islice
 
-from bridge.guest.api.program_files import FILENAME, PROGRAM_FILE, file_name, strip_await
+from bridge.guest.api.program_files import FILENAME, PROGRAM_FILE, strip_await
 from bridge.guest.api.tracebacks import describe, describe_syntax, guest_files, register_source
 from bridge.guest.api.values import to_json
 from bridge.guest.imports import OnImport
@@ -144,7 +144,7 @@ class GuestProgram:
         run_loop: Optional[Callable[[Any], Any]] = None,
     ) -> None:
         self._source = run.code
-        self._name = run.name or file_name(run.session)
+        self._name = run.name or ("<run_python %d>" % run.session if run.session else FILENAME)
         self._file = run.name or PROGRAM_FILE
         self._in_session = run.session > 0
         self._result_bytes = int(run.limits.get("result_bytes", 1024 * 1024))

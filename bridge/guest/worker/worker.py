@@ -116,10 +116,15 @@ def _pass_parsed(module: str, name: str) -> None:
 
 def _patch_figures() -> None:
     from bridge.guest.api import display
-    from bridge.guest.worker.environment import prepare_pyplot
+    from bridge.guest.worker.environment import current_display
+
+    def show(*args: Any, **kwargs: Any) -> None:
+        # The original opens windows, and here would leave figures open.
+        current_display().show_figures()
 
     display.prepare_matplotlib()
-    imports.OnImport("matplotlib.pyplot", prepare_pyplot)
+    name = "matplotlib.pyplot"
+    imports.OnImport(name, lambda: setattr(sys.modules[name], "show", show))
 
 
 def _run(run: Run, channel: int, control: int) -> int:
