@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     # Returns a file's text, empty for a missing file; a seam for tests.
     Reader = Callable[[str], str]
-    # Returns the kernel's network interfaces; a seam for tests.
-    Lister = Callable[[], List[Tuple[int, str]]]
 
 _STATUS_FIELDS = {
     "CapEff": "cap_eff",
@@ -111,7 +109,7 @@ def _list_directory(path: str) -> Optional[List[str]]:
         return None
 
 
-def interfaces(read: Reader = _read, listed: Lister = _socket.if_nameindex) -> Optional[List[str]]:
+def interfaces(read: Reader = _read, listed: Any = _socket.if_nameindex) -> Optional[List[str]]:
     # The file comes first: the call needs a netlink socket, which a sandbox may refuse.
     names = [line.partition(":")[0].strip() for line in read("/proc/net/dev").splitlines()[2:]]
     if not names:

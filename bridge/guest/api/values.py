@@ -72,8 +72,7 @@ class ArgumentsError(MCPError, TypeError):
 class UnknownNameError(MCPError, KeyError, AttributeError):
     """An unknown server, tool or helper; the message lists the known ones."""
 
-    def __str__(self) -> str:
-        return self.message
+    __str__ = ArgumentsError.__str__
 
 
 class MissingKeyError(KeyError):

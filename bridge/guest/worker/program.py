@@ -480,8 +480,6 @@ def shape(value: Any, brief: bool = False) -> str:
     return "%s (%s)" % (description, ", ".join(keys))
 
 
-_DEFINITIONS = (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.ClassDef)
-
 _written: Set[str] = set()
 
 
@@ -523,7 +521,7 @@ def _defines(node: Any) -> bool:
         return not names[0].startswith("mcp")
     if isinstance(node, (_ast.Assign, _ast.AnnAssign)):
         return not any(isinstance(part, (_ast.Call, _ast.Await)) for part in _nodes(node))
-    return isinstance(node, _DEFINITIONS)
+    return isinstance(node, (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.ClassDef))
 
 
 def _is_main(node: Any) -> bool:
