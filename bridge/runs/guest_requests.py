@@ -418,6 +418,9 @@ class KeptOutputs:
         lines, find = given.get("lines"), given.get("find")
         if wrong is None and (lines or find) and (given.get("offset") or "length" in given):
             wrong = "offset and length are about bytes: leave them out with lines or find"
+        if wrong is None and lines and lines[0] > lines[1] or (wrong or "").startswith("lines"):
+            wrong = "lines must be the first and the last line, counted from 1, such as "
+            wrong += "(100, 200); offset=-1000 is the end, in bytes"
         if wrong is not None:
             raise CallFailedError(f"read_output(run_id, stream): {wrong}.", kind="usage")
         run_id, stream = given["run_id"], given["stream"]

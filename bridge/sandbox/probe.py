@@ -38,16 +38,12 @@ _SENT = "probe"
 _ANSWER = """
 import json, sys
 
-def load(text):
-    names = {"__name__": "probe"}
-    exec(compile(text, "<probe>", "exec", dont_inherit=True), names)
-    return names
-
 heard = sys.stdin.readline().strip()
-tried = load(DENIALS)
-attempts = {layer: call for layer, call in tried["ATTEMPTS"].items() if layer not in UNTRIED}
-facts = {**load(FACTS)["isolation_facts"](), "denials": tried["denials"](attempts)}
-facts["packages"] = load(INSTALLED)["distributions"]()
+seen = {"__name__": "probe"}
+exec(compile(FACTS, "<probe>", "exec", dont_inherit=True), seen)
+attempts = {layer: call for layer, call in seen["ATTEMPTS"].items() if layer not in UNTRIED}
+facts = {**seen["isolation_facts"](), "denials": seen["denials"](attempts)}
+facts["packages"] = seen["distributions"]()
 sys.stdout.write(json.dumps({"heard": heard, "facts": facts}) + "\\n")
 """
 
@@ -61,15 +57,8 @@ def probe_spec(limits: Limits) -> LaunchSpec:
 
 def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the command of the probe's program."""
-    modules = guest_modules()
-    facts, denials = (
-        modules["bridge.guest.supervisor.isolation_facts"],
-        modules["bridge.guest.supervisor.denial_probes"],
-    )
-    installed = modules["bridge.guest.protocol.installed"]
-    given = f"FACTS = {facts!r}\nDENIALS = {denials!r}\nINSTALLED = {installed!r}\n"
-    given += f"UNTRIED = {untried!r}\n"
-    return (*INTERPRETER, given + _ANSWER)
+    facts = guest_modules()["bridge.guest.isolation_facts"]
+    return (*INTERPRETER, f"FACTS = {facts!r}\nUNTRIED = {untried!r}\n{_ANSWER}")
 
 
 async def receive_facts(sandbox: Sandbox) -> Mapping[str, Any] | None:

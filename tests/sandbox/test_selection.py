@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import SettingsError
-from bridge.guest.protocol import installed
+from bridge.guest import isolation_facts
 from bridge.model import Limits
 from bridge.runs.sandboxes import recipe_for
 from bridge.sandbox.backend import Contents, limits_for
@@ -109,9 +109,9 @@ def test_packages_are_listed_as_installers_name_them_and_imports_find_them(
         (first / name).mkdir(parents=True)
     (second / "PyYAML-5.0.dist-info").mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [str(first), str(second), str(tmp_path / "none.zip")])
-    monkeypatch.setattr(installed, "package_directories", list)
+    monkeypatch.setattr(isolation_facts, "package_directories", list)
     versions = {"scikit-learn": "1.2", "PyYAML": "6.0", "old": "1", "lz4": "4.0.2+dfsg"}
-    assert installed.distributions() == versions
+    assert isolation_facts.distributions() == versions
 
 
 def test_the_best_known_come_first_and_parts_of_others_not_at_all() -> None:

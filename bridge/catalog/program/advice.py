@@ -14,7 +14,8 @@ from bridge.catalog.entries import ServerEntry, call_signature
 from bridge.catalog.program.guard import NOTHING, Verdict
 from bridge.catalog.program.parsing import SYNTAX, lines_of
 from bridge.catalog.program.survey import BUILTINS, Survey
-from bridge.catalog.program.symbols import HELPERS, OWN_GLOBALS, RUNTIME_TYPES
+from bridge.catalog.program.symbols import HELPERS, RUNTIME_TYPES
+from bridge.guest.protocol.helpers import OWN_GLOBALS
 from bridge.guest.schema.binding import Wrong
 from bridge.guest.schema.names import NAME_CHARS, nearest
 from bridge.model import Finding

@@ -27,12 +27,12 @@ from bridge.catalog.program.symbols import (
     BY_NAME,
     DATA_BUILTINS,
     DATA_MEMBERS,
-    OWN_GLOBALS,
     SHOWING,
     Kind,
     Symbol,
     SymbolResolver,
 )
+from bridge.guest.protocol.helpers import OWN_GLOBALS
 from bridge.guest.schema.binding import Parameters
 from bridge.model import Finding, Severity
 

@@ -19,12 +19,12 @@ from bridge.catalog.program.survey import Context, Survey, last_name
 from bridge.catalog.program.symbols import (
     BY_NAME,
     HELPERS,
-    OWN_GLOBALS,
     Helper,
     Kind,
     Symbol,
     SymbolResolver,
 )
+from bridge.guest.protocol.helpers import OWN_GLOBALS
 from bridge.guest.protocol.placeholders import WHOLE
 from bridge.guest.schema.binding import Parameters
 from bridge.guest.schema.names import (

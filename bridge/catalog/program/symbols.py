@@ -82,14 +82,6 @@ SERVER_METHODS: Mapping[str, Helper] = {
 MODULE_NAMES = frozenset({"TOOLS", "TOOL_MAP"})
 """Names in `mcp.servers.<alias>` that are no tools."""
 
-OWN_GLOBALS = GLOBAL_HELPERS | {
-    "Blob",
-    "LOADED_MCP_SERVERS",
-    "MCPError",
-    "mcp",
-    "mcp_servers",
-    "runtime",
-}
 
 DATA_BUILTINS = frozenset(
     """

@@ -23,7 +23,6 @@ from bridge.catalog.program.symbols import (
     BY_NAME,
     HELPERS,
     MODULE_NAMES,
-    OWN_GLOBALS,
     RUNTIME_TYPES,
     SERVER_METHODS,
     Helper,
@@ -31,7 +30,7 @@ from bridge.catalog.program.symbols import (
 from bridge.guest.api.arguments import BoundParameters
 from bridge.guest.api.proxies import Server, ServerModule
 from bridge.guest.api.runtime import PUBLIC, Runtime
-from bridge.guest.protocol.helpers import GLOBAL_HELPERS, OF_SERVERS
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS, OF_SERVERS, OWN_GLOBALS
 from bridge.model import Finding, Tool
 
 KINDS = inspect.Parameter

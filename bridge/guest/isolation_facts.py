@@ -1,13 +1,15 @@
-"""Reads the guest's own view of its isolation.
+"""Reads the guest's own view of its isolation and packages, and attempts what must be refused.
 
-Reads /proc, /sys and system calls into plain values for `hello`, and counts out-of-memory kills. A
-fact that the system does not report is omitted, not guessed. Refused operations are in
-`denial_probes`. Imports nothing of the guest: a backend's probe sends this file alone.
+A fact that the system does not report is omitted, not guessed. No attempt has a permanent effect or
+can end the process: system calls of foreign architectures are not tried, because a filter may kill.
+The host interprets the answers (`bridge.sandbox.layers`). Imports nothing of the guest: a backend's
+probe sends this file alone.
 """
 
 from __future__ import annotations
 
 import _socket  # the core of `socket`, whose own import takes milliseconds
+import errno
 import os
 import resource
 import stat
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
 
     # Returns a file's text, empty for a missing file; a seam for tests.
     Reader = Callable[[str], str]
-    # Returns the kernel's network interfaces; a seam for tests.
-    Lister = Callable[[], List[Tuple[int, str]]]
 
 _STATUS_FIELDS = {
     "CapEff": "cap_eff",
@@ -33,18 +33,16 @@ _LIMITS = {"nofile": "RLIMIT_NOFILE", "nproc": "RLIMIT_NPROC", "core": "RLIMIT_C
 
 _WRITABLE = ("/tmp", "/workspace")
 
-_OPTIONS = {
-    "ro": os.ST_RDONLY,
-    "nosuid": os.ST_NOSUID,
-    "nodev": getattr(os, "ST_NODEV", 4),
-    "noexec": getattr(os, "ST_NOEXEC", 8),
-}
+_OPTIONS = {"ro": os.ST_RDONLY, "noexec": getattr(os, "ST_NOEXEC", 8)}
 
 _MASKED = (
     "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
     "/proc/scsi", "/proc/timer_list", "/sys/firmware",
 )  # fmt: skip
 """Paths that engines mask: a file by the null device, a directory by an empty one."""
+
+
+ALLOWED = "allowed"  # The answer for an attempt that was not refused.
 
 
 def _read(path: str) -> str:
@@ -111,7 +109,7 @@ def _list_directory(path: str) -> Optional[List[str]]:
         return None
 
 
-def interfaces(read: Reader = _read, listed: Lister = _socket.if_nameindex) -> Optional[List[str]]:
+def interfaces(read: Reader = _read, listed: Any = _socket.if_nameindex) -> Optional[List[str]]:
     # The file comes first: the call needs a netlink socket, which a sandbox may refuse.
     names = [line.partition(":")[0].strip() for line in read("/proc/net/dev").splitlines()[2:]]
     if not names:
@@ -134,10 +132,8 @@ def namespaces() -> Dict[str, str]:
 
 def masks(paths: Tuple[str, ...] = _MASKED, settings: str = "/proc/sys") -> Dict[str, Any]:
     facts: Dict[str, Any] = {"unmasked": [path for path in paths if _shows(path)]}
-    try:
+    if os.path.isdir(settings):
         facts["settings_read_only"] = bool(os.statvfs(settings).f_flag & os.ST_RDONLY)
-    except OSError:
-        return facts
     return facts
 
 
@@ -162,40 +158,26 @@ def cgroup_limits(read: Reader = _read) -> Dict[str, Any]:
             numbers = [int(text) for text in texts if text.isdigit()]
             # cgroup v1 writes "no limit" as a number near 2**63.
             facts[key] = min((number for number in numbers if number < 1 << 60), default=None)
-    quotas = [_cpus(text) for text in _cgroup(read, "cpu", "cpu.max", "")]
-    if not quotas:
-        pairs = zip(  # noqa: B905 - `strict` is newer than the oldest Python here
-            _cgroup(read, "cpu", "", "cpu.cfs_quota_us"),
-            _cgroup(read, "cpu", "", "cpu.cfs_period_us"),
-        )
-        quotas = [_cpus("%s %s" % pair) for pair in pairs]
-    if quotas:
-        facts["cpu_limit"] = min((quota for quota in quotas if quota is not None), default=None)
+    pairs = [text.split() for text in _cgroup(read, "cpu", "cpu.max", "")]
+    if not pairs:
+        quotas = _cgroup(read, "cpu", "", "cpu.cfs_quota_us")
+        periods = _cgroup(read, "cpu", "", "cpu.cfs_period_us")
+        pairs = [[*pair] for pair in zip(quotas, periods)]  # noqa: B905 - not in 3.9
+    if pairs:
+        # A quota of "max" or -1 is "no limit".
+        cpus = [int(quota) / int(period) for quota, period in pairs if quota.isdigit()]
+        facts["cpu_limit"] = min(cpus, default=None)
     return facts
 
 
-def _cpus(text: str) -> Optional[float]:
-    """Return the number of CPUs that "quota period" allows; None is "no limit"."""
-    quota, _, period = text.partition(" ")
-    if not quota.isdigit() or not period.strip().isdigit():
-        return None
-    return int(quota) / int(period)
-
-
-class OomKills:
-    """Counts the kernel's out-of-memory kills in this cgroup."""
-
-    def __init__(self, read: Reader = _read) -> None:
-        paths = _cgroup_paths(read, "memory", "memory.events", "memory.oom_control")
-        self._read = read
-        self._path = next((path for path in paths if read(path).strip()), "")
-
-    def count(self) -> int:
-        for line in self._read(self._path).splitlines() if self._path else ():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill" and count.strip().isdigit():
-                return int(count)
-        return 0
+def oom_kills(read: Reader = _read) -> int:
+    """Return the number of the kernel's out-of-memory kills in this cgroup."""
+    texts = _cgroup(read, "memory", "memory.events", "memory.oom_control")
+    for line in texts[0].splitlines() if texts else ():
+        name, _, count = line.partition(" ")
+        if name == "oom_kill" and count.isdigit():
+            return int(count)
+    return 0
 
 
 def status_facts(text: str) -> Dict[str, Any]:
@@ -228,9 +210,11 @@ def _flags(path: str, found: os.statvfs_result) -> int:
 def _mount(path: str) -> Dict[str, Any]:
     found = os.statvfs(path)
     flags = _flags(path, found)
-    options = {option: bool(flags & bit) for option, bit in _OPTIONS.items()}
-    read_only = options.pop("ro")
-    return {"bytes": found.f_blocks * found.f_frsize, "read_only": read_only, **options}
+    return {
+        "bytes": found.f_blocks * found.f_frsize,
+        "read_only": bool(flags & _OPTIONS["ro"]),
+        "noexec": bool(flags & _OPTIONS["noexec"]),
+    }
 
 
 def _cgroup(read: Reader, controller: str, unified: str, legacy: str) -> List[str]:
@@ -258,3 +242,106 @@ def _cgroup_paths(read: Reader, controller: str, unified: str, legacy: str) -> L
     if legacy:
         paths.append("%s/%s/%s" % (root, controller, legacy))
     return list(dict.fromkeys(paths))
+
+
+def read_only_root() -> None:
+    """Remove a missing directory: a read-only file system refuses before it looks for it."""
+    try:
+        os.rmdir("/mcp-code-bridge-denied")
+    except FileNotFoundError:
+        return
+
+
+def unprivileged_user() -> None:
+    before = os.geteuid()
+    os.seteuid(0)
+    os.seteuid(before)
+
+
+def no_network() -> None:
+    """Look up a route to an outside address, without sending anything."""
+    made = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    try:
+        # An address for documentation; connecting a datagram socket sends nothing to it.
+        made.connect(("192.0.2.1", 9))
+    finally:
+        made.close()
+
+
+def tmpfs_noexec() -> None:
+    """Execute a file that is not a program: without `noexec`, the kernel refuses its format."""
+    for directory in ("/tmp", "/workspace"):
+        if not os.path.isdir(directory):
+            continue
+        path = "%s/.denied-%d" % (directory, os.getpid())
+        place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
+        try:
+            # Printable text, so that the kernel does not load a module for the format.
+            os.write(place, b"no program\n")
+            os.close(place)
+            os.execv(path, [path])
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                continue
+            return
+        finally:
+            os.unlink(path)
+    # Refused in each directory.
+    raise PermissionError(errno.EACCES, "not executed")
+
+
+ATTEMPTS: Dict[str, Callable[[], object]] = {
+    "read-only-root": read_only_root,
+    "no-capabilities": lambda: os.setgroups(os.getgroups()),  # needs CAP_SETGID
+    "unprivileged-user": unprivileged_user,
+    "no-network": no_network,
+    # Engines' own filters allow a file in memory, and ours refuses it.
+    "own-seccomp": lambda: os.close(os.memfd_create("denied")),
+    "sized-tmpfs-noexec": tmpfs_noexec,
+    # File modes allow it, and bubblewrap's Landlock rules do not.
+    "landlock": lambda: os.listdir("/dev"),
+}
+
+
+def denials(attempts: Dict[str, Callable[[], object]] = ATTEMPTS) -> Dict[str, str]:
+    """Make every attempt that this Python supports; return layer to error name, or `ALLOWED`."""
+    found = {}
+    for layer, attempt in attempts.items():
+        try:
+            attempt()
+            found[layer] = ALLOWED
+        except OSError as error:
+            if error.errno is not None:
+                found[layer] = errno.errorcode.get(error.errno, str(error.errno))
+        except (AttributeError, ValueError):
+            continue  # This Python lacks the call.
+    return found
+
+
+def package_directories() -> List[str]:
+    """Return the image's package directories, as `site` would find them."""
+    version = "python%d.%d" % sys.version_info[:2]
+    packages = []
+    for prefix in dict.fromkeys((sys.prefix, sys.exec_prefix, "/usr/local", "/usr")):
+        packages += [
+            os.path.join(prefix, "lib", version, "site-packages"),
+            os.path.join(prefix, "lib", version, "dist-packages"),
+            os.path.join(prefix, "local", "lib", version, "dist-packages"),
+        ]
+    packages.append("/usr/lib/python3/dist-packages")
+    return [entry for entry in dict.fromkeys(packages) if os.path.isdir(entry)]
+
+
+def distributions() -> Dict[str, str]:
+    """Return the versions of packages by the names of their directories; reads no file."""
+    import re
+
+    names = []
+    for directory in dict.fromkeys([*sys.path, *package_directories()]):
+        try:
+            names += sorted(os.listdir(directory))[:9999]
+        except OSError:
+            continue  # an archive, or closed to programs
+    found = map(re.compile(r"([^-]{1,60})-(\d[^-]{0,29})(-py3.*)?\.(dist|egg)-info$").match, names)
+    # Imports find the first one.
+    return {match[1].replace("_", "-"): match[2] for match in reversed([*found]) if match}
