@@ -213,6 +213,10 @@ def counted(count: int, noun: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def words_in(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 _SCAN_FACTOR = 8
 """Characters of input that are read for each character of a line."""
 

@@ -18,30 +18,26 @@ from bridge.settings.policy import (
     literal,
 )
 from bridge.settings.policy_edit import toml_key, toml_value
-from bridge.text import one_line, valid_text
+from bridge.text import one_line, valid_text, words_in
 
 _REQUESTS = ("resources/read", "prompts/get")
 """The policy's names for requests of the protocol; a tool with such a name gets no line."""
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_READING = _words(
+_READING = words_in(
     """
     browse check compare count crawl describe diff download fetch find get grep head help inspect
     list log lookup navigate peek ping query read resolve retrieve scrape search show stat stats
     status tail tree view watch
     """
 )
-_DESTROYING = _words(
+_DESTROYING = words_in(
     """
     delete destroy drop erase force kill prune purge remove reset revoke terminate truncate
     uninstall wipe
     """
 )
-_CHANGING = _words(
+_CHANGING = words_in(
     """
     add append apply approve archive assign cancel checkout close comment commit copy create
     deploy disable edit enable execute forward insert install invite make merge modify move patch
@@ -50,14 +46,14 @@ _CHANGING = _words(
     """
 )
 
-_FROM_ANYBODY = _words(
+_FROM_ANYBODY = words_in(
     """
     article articles browse comment comments crawl discussion email emails feed fetch inbox issue
     issues mail mails message messages news page pages pr pull request requests review reviews rss
     scrape thread threads ticket tickets tweet url web website
     """
 )
-_PRIVATE = _words(
+_PRIVATE = words_in(
     """
     account accounts calendar contact contacts credential credentials customer customers database
     db directory document documents drive email emails env environment event events file files
@@ -66,14 +62,14 @@ _PRIVATE = _words(
     schema secret secrets sql sqlite table tables token tokens vault
     """
 )
-_OUTGOING = _words(
+_OUTGOING = words_in(
     """
     comment email forward http invite mail notify pay post publish push reply request send share
     submit transfer tweet upload webhook
     """
 )
-_FETCHING = _words("browse crawl fetch http navigate scrape url web website")
-_LOCAL = _words("file files filesystem fs git local memory sqlite")
+_FETCHING = words_in("browse crawl fetch http navigate scrape url web website")
+_LOCAL = words_in("file files filesystem fs git local memory sqlite")
 """Words in the names of servers whose tools write only to this machine."""
 
 

@@ -15,11 +15,12 @@ from urllib.parse import urlsplit
 
 from bridge.client_configs.writers import Target
 from bridge.discovery.dialect import Dialect
-from bridge.discovery.documents import MalformedError, list_of, table_of
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.entries import normalize
 from bridge.discovery.fields import first_used
 from bridge.discovery.self_reference import OWN_NAME, starts_bridge
 from bridge.errors import UsageError
+from bridge.guest.schema.schemas import as_list, as_mapping
 
 NAME = OWN_NAME  # The default name of the bridge's entry.
 
@@ -138,16 +139,16 @@ def entry_value(target: Target, entry: Entry, name: str, *, second: bool) -> dic
 
 def command_line(value: object, dialect: Dialect) -> tuple[str, ...]:
     try:
-        fields = normalize(table_of(value), dialect)
+        fields = normalize(as_mapping(value), dialect)
     except MalformedError:
         return ()
     command = first_used(fields, dialect.command_keys)
-    words = [fields[command] if command else None, *list_of(fields.get("args"))]
+    words = [fields[command] if command else None, *as_list(fields.get("args"))]
     return tuple(word for word in words if isinstance(word, str))
 
 
 def address(value: object, dialect: Dialect) -> str:
-    texts = [table_of(value).get(key) for key in dialect.url_keys]
+    texts = [as_mapping(value).get(key) for key in dialect.url_keys]
     return next((text for text in texts if isinstance(text, str)), "")
 
 

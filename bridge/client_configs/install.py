@@ -24,7 +24,7 @@ from bridge.client_configs.toml_text import TomlText
 from bridge.client_configs.writers import Target, Writer, readable
 from bridge.client_configs.yaml_text import YamlText
 from bridge.discovery.dialect import Format
-from bridge.discovery.documents import decode, list_of, size_limit
+from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import read_regular
 from bridge.discovery.locations import Machine
@@ -34,6 +34,7 @@ from bridge.discovery.report import SkippedServer, printable
 from bridge.discovery.user_lists import Restrictions
 from bridge.discovery.variables import Variables
 from bridge.errors import BridgeError, UneditableError, UsageError
+from bridge.guest.schema.schemas import as_list
 from bridge.model import Source
 
 
@@ -136,7 +137,7 @@ def plan_install(
         message = f"{target.path} has another server named {name}."
         raise UsageError(message, remedy="Choose a name: --name NAME.")
     value = entry_value(target, entry, name, second=second)
-    allowed, after = list_of(lookup(document.decoded, _allowed_at(target))), raw
+    allowed, after = as_list(lookup(document.decoded, _allowed_at(target))), raw
     add = bool(allowed) and name not in allowed
     if present.get(name) != value or add:
         document = document.with_entry(table, name, value)
@@ -170,7 +171,7 @@ def plan_uninstall(target: Target, name: str, raw: bytes | None, journal: Journa
     record = journal.install_of(target.path, name, raw)
     document = open_target(target, raw).without(target.table, name)
     # An empty list would allow every server, so the last name stays in it.
-    allowed = list_of(lookup(document.decoded, _allowed_at(target)))
+    allowed = as_list(lookup(document.decoded, _allowed_at(target)))
     if rest := [each for each in allowed if each != name]:
         outer, _, key = _allowed_at(target).rpartition(".")
         document = document.with_entry(tuple(outer.split(".")), key, cast("Any", rest))

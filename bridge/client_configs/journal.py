@@ -53,11 +53,11 @@ def lock_directory(directory: Path) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
 class Journal:
     """The records of changes, in a directory that only this user can read."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    directory: Path
 
     def add(self, record: MoveRecord) -> MoveRecord:
         """Write a record durably, or raise an `OSError`; return it with its id."""
@@ -86,11 +86,11 @@ class Journal:
         (self.directory / f"{id}.json").unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
 class MovedServers:
     """The directory of servers that moved behind the bridge, with its manifest."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    directory: Path
 
     def files(self) -> tuple[MovedFile, ...]:
         """Return the manifest's rows; raise a `UsageError` if it cannot be read."""

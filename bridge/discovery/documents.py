@@ -100,14 +100,6 @@ def kind(value: object) -> str:
     return _KINDS.get(type(value), "a date or time")
 
 
-def table_of(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def list_of(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 

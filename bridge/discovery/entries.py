@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bridge.discovery.dialect import ALL_FIELDS, SPELLINGS, Dialect
-from bridge.discovery.documents import MalformedError, kind, list_of, parse_env_file, table_of
+from bridge.discovery.documents import MalformedError, kind, parse_env_file
 from bridge.discovery.fields import (
     EntryContext,
     FieldReader,
@@ -27,6 +27,7 @@ from bridge.discovery.fields import (
     oauth_hints,
 )
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, shown
+from bridge.guest.schema.schemas import as_list, as_mapping
 from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
 MAX_NAME_CHARS = 200  # A repository may choose the name, which listings and aliases contain.
@@ -88,8 +89,8 @@ def read_entry(
 def unread_entry(name: str, value: object, key: str, context: EntryContext) -> SkippedServer:
     """Return an entry that this client does not start, or that only this client can start."""
     names: list[str] = []
-    for label, item in table_of(value).items():
-        names += [dotted_key(label, member) for member in table_of(item)] or [dotted_key(label)]
+    for label, item in as_mapping(value).items():
+        names += [dotted_key(label, member) for member in as_mapping(item)] or [dotted_key(label)]
     source = replace(context.source, key=key, fields=tuple(names))
     return SkippedServer(name=name, source=source, reason=ONLY_CLIENT, foreign=True)
 
@@ -104,7 +105,7 @@ def without_nulls(value: object, depth: int = 8) -> object:
 
 def looks_like_server(value: object) -> bool:
     known = (*SPELLINGS["command_keys"], *SPELLINGS["url_keys"])
-    return first_used(table_of(value), known) is not None
+    return first_used(as_mapping(value), known) is not None
 
 
 def _foreign_spellings(entry: object, dialect: Dialect) -> Iterator[tuple[str, str]]:
@@ -249,7 +250,7 @@ def normalize(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, obj
             raise MalformedError(f"command cannot be split into words: {error}") from error
     if dialect.command_list and isinstance(command, list):
         listed = entry.get("args") if dialect.command_words else None
-        args = [*command[1:], *list_of(listed)]
+        args = [*command[1:], *as_list(listed)]
         return {**entry, "command": command[0] if command else "", "args": args}
     return entry
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from bridge.discovery.dialect import SPELLINGS, Dialect
-from bridge.discovery.documents import kind, list_of, table_of
+from bridge.discovery.documents import kind
 from bridge.discovery.entries import looks_like_server, read_entry, unread_entry
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, printable
 from bridge.discovery.variables import InsertBudget
+from bridge.guest.schema.schemas import as_list, as_mapping
 from bridge.model import ServerSpec
 
 MAX_SERVERS = 500  # Per user file, and for all project files: a repository may define any number.
@@ -101,7 +102,7 @@ def _with_inputs(context: EntryContext, document: object, prefix: str) -> EntryC
     parent = prefix.rpartition(".")[0]
     described = lookup(document, f"{parent}.inputs" if parent else "inputs")
     inputs: dict[str, str | None] = {}
-    for item in map(table_of, list_of(described) if context.dialect.inputs else ()):
+    for item in map(as_mapping, as_list(described) if context.dialect.inputs else ()):
         if isinstance(item.get("id"), str):
             default = item.get("default")
             inputs[item["id"]] = default if isinstance(default, str) else None
@@ -114,7 +115,7 @@ def _named_entries(
 ) -> Iterator[tuple[str, str, object]]:
     if isinstance(table, list):
         for at, value in enumerate(table):
-            name = table_of(value).get("name")
+            name = as_mapping(value).get("name")
             yield name if isinstance(name, str) else "", f"{prefix}[{at}]", value
         return
     for name, value in table.items():
@@ -135,7 +136,7 @@ def _off_reason(name: str, document: object, dialect: Dialect) -> str:
 def lookup(document: object, place: str) -> object:
     """Return the value at a dotted key; None if absent."""
     for part in place.split("."):
-        document = table_of(document).get(part)
+        document = as_mapping(document).get(part)
     return document
 
 
@@ -143,7 +144,7 @@ def project_entries(
     document: object, projects: tuple[str, ...]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield key and object of these directories in Claude Code's state file."""
-    table = table_of(lookup(document, PROJECTS_KEY))
+    table = as_mapping(lookup(document, PROJECTS_KEY))
     # Claude Code writes forward slashes on every platform.
     named = {_forward_slashes(key): key for key in table}
     for directory in projects:

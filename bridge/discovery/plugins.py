@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
-from bridge.discovery.documents import list_of, table_of
 from bridge.discovery.files import FileReader
 from bridge.discovery.locations import Machine, Project, fill
 from bridge.discovery.user_lists import (
@@ -18,6 +17,7 @@ from bridge.discovery.user_lists import (
     PROJECT_SETTINGS,
     USER_SETTINGS,
 )
+from bridge.guest.schema.schemas import as_list, as_mapping
 
 MANIFEST = ".claude-plugin/plugin.json"
 SERVERS_FILE = ".mcp.json"
@@ -68,8 +68,8 @@ def extension_servers(
 
 def _find_installed(index: Mapping[str, object], project: Project) -> dict[str, tuple[str, Path]]:
     found: dict[str, tuple[str, Path]] = {}
-    for id, records in table_of(index.get("plugins")).items():
-        for record in map(table_of, list_of(records) or [records]):
+    for id, records in as_mapping(index.get("plugins")).items():
+        for record in map(as_mapping, as_list(records) or [records]):
             root = record.get("installPath")
             if not isinstance(root, str) or not PurePath(root).is_absolute():
                 continue
@@ -85,8 +85,8 @@ def _states(reader: FileReader, machine: Machine) -> dict[str, list[tuple[str, b
     files = [(kind, path) for kind, each in templates for path in fill(each, machine.places)]
     found: dict[str, list[tuple[str, bool]]] = {}
     for kind, path in files:
-        document = table_of(reader.document(path, in_project=kind == "project"))
-        for id, state in table_of(document.get(ENABLED_KEY)).items():
+        document = as_mapping(reader.document(path, in_project=kind == "project"))
+        for id, state in as_mapping(document.get(ENABLED_KEY)).items():
             if isinstance(state, bool):
                 found.setdefault(id, []).append((kind, state))
     return found
@@ -112,7 +112,7 @@ def _read(path: Path, reader: FileReader) -> Mapping[str, object]:
 
 def _read_table(path: Path, reader: FileReader) -> Mapping[str, object]:
     document = _read(path, reader)
-    return table_of(document.get("mcpServers", document))
+    return as_mapping(document.get("mcpServers", document))
 
 
 def _with_env(value: object, values: Mapping[str, str]) -> object:
@@ -139,7 +139,7 @@ def _fill_in(value: object, values: Mapping[str, str], depth: int = 0) -> object
 def _is_enabled(state: object, cwd: Path) -> bool:
     here = f"/{str(cwd).replace(chr(92), '/').strip('/')}/"
     enabled = True
-    for rule in list_of(table_of(state).get("overrides")):
+    for rule in as_list(as_mapping(state).get("overrides")):
         if not isinstance(rule, str):
             continue
         place = rule.removeprefix("!")

@@ -18,11 +18,12 @@ from urllib.parse import urlsplit
 
 from bridge.discovery.clients import CLIENTS, MANAGED
 from bridge.discovery.dialect import Format, Location
-from bridge.discovery.documents import kind, list_of, table_of
+from bridge.discovery.documents import kind
 from bridge.discovery.files import FileReader, list_matching
 from bridge.discovery.locations import Machine, Places, fill
 from bridge.discovery.parser import PROJECTS_KEY, project_entries
 from bridge.discovery.report import ConfigWarning, printable
+from bridge.guest.schema.schemas import as_list, as_mapping
 from bridge.model import ServerSpec
 
 ANY_NAME = "*"
@@ -81,8 +82,8 @@ def fold_name(name: str) -> str:
 
 
 def codex_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    projects = table_of(document.get("projects"))
-    levels = [table_of(projects.get(directory)).get("trust_level") for directory in directories]
+    projects = as_mapping(document.get("projects"))
+    levels = [as_mapping(projects.get(directory)).get("trust_level") for directory in directories]
     return "trusted" in levels and "untrusted" not in levels
 
 
@@ -228,7 +229,7 @@ class Restrictions:
 
 def _amp_matches(rule: Mapping[str, object], spec: ServerSpec) -> bool:
     """Return whether a rule matches a server. An unsupported pattern matches if it rejects."""
-    wanted = table_of(rule.get("matches"))
+    wanted = as_mapping(rule.get("matches"))
     words = (spec.command, *spec.args) if spec.transport == "stdio" else ()
     texts = {"command": (spec.command, " ".join(words)), "args": (" ".join(spec.args),)}
     texts = texts if words else {"url": (spec.url,)}
@@ -244,12 +245,12 @@ def _amp_matches(rule: Mapping[str, object], spec: ServerSpec) -> bool:
 
 
 def _names(listed: object) -> tuple[str, ...]:
-    return tuple(each for each in list_of(listed) if isinstance(each, str))
+    return tuple(each for each in as_list(listed) if isinstance(each, str))
 
 
 def _parse_listed(item: object, *, path: str, managed: bool) -> ListedServer | None:
     keys = ("serverName", "serverCommand", "serverUrl")
-    given = [(key, table_of(item)[key]) for key in keys if key in table_of(item)]
+    given = [(key, as_mapping(item)[key]) for key in keys if key in as_mapping(item)]
     listed = partial(ListedServer, path=path, managed=managed)
     match given:
         case [("serverName", str() as name)] if name:
@@ -421,7 +422,7 @@ def read_restrictions(
             _add_disabled_servers(limits, reader, row.id, path)
     for path in fill(_GEMINI_SWITCHES, places):
         for name, switch in (reader.document(path, _GEMINI_FORMAT) or {}).items():
-            if table_of(switch).get("enabled") is False:
+            if as_mapping(switch).get("enabled") is False:
                 limits.off.setdefault(GEMINI, {})[_fold(name)] = printable(str(path))
     return limits
 
@@ -431,9 +432,9 @@ def _add_disabled_servers(
 ) -> None:
     place = printable(str(path))
     if source == AMP:
-        rules = list_of(table_of(reader.document(path, "jsonc")).get(AMP_KEY))
-        limits.amp += [(table_of(each), place) for each in rules]
-    lists = table_of(table_of(reader.document(path, _GEMINI_FORMAT)).get("mcp"))
+        rules = as_list(as_mapping(reader.document(path, "jsonc")).get(AMP_KEY))
+        limits.amp += [(as_mapping(each), place) for each in rules]
+    lists = as_mapping(as_mapping(reader.document(path, _GEMINI_FORMAT)).get("mcp"))
     excluded = dict.fromkeys(map(_fold, _names(lists.get("excluded"))), f"mcp.excluded in {place}")
     limits.off.setdefault(source, {}).update(excluded)
     # Like Gemini CLI: an empty list is ignored; every other list must have the name.

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
+from bridge.text import words_in
+
 MASK_BEGINS = "[redacted: "  # The start of each mask. A text that has it is marked as text.
 
 LEAST_NAMED = 6
@@ -25,10 +27,6 @@ LEAST_WORDS = 15
 and a pass phrase is."""
 
 MAX_MASKED = 16 * 1024  # Characters of one mask. A longer text is no token, and is shown.
-
-
-def words_in(text: str) -> frozenset[str]:
-    return frozenset(text.split())
 
 
 _ALWAYS = words_in(

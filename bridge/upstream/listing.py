@@ -19,6 +19,7 @@ from mcp import MCPError
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from bridge.guest.schema.names import nearest
+from bridge.guest.schema.schemas import as_mapping
 from bridge.model import Json, Tool
 
 logger = logging.getLogger(__name__)
@@ -189,7 +190,7 @@ def is_for_models(entry: Json) -> bool:
 
 
 def _ui(entry: Mapping[str, Json]) -> Mapping[str, Json]:
-    return _as_mapping(_as_mapping(entry.get("_meta")).get("ui"))
+    return as_mapping(as_mapping(entry.get("_meta")).get("ui"))
 
 
 def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
@@ -201,9 +202,9 @@ def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
         name=name,
         title=title[:1_000] if isinstance(title, str) else "",
         description=description[:MAX_TEXT_CHARS] if isinstance(description, str) else "",
-        input_schema=_as_mapping(entry.get("inputSchema")),
+        input_schema=as_mapping(entry.get("inputSchema")),
         output_schema=output if isinstance(output, Mapping) else None,
-        annotations=_as_mapping(entry.get("annotations")),
+        annotations=as_mapping(entry.get("annotations")),
         has_view="resourceUri" in _ui(entry),
     )
 
@@ -275,7 +276,3 @@ def suggestion(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) ->
     # Comparing takes time for each name and character.
     near = nearest(wanted[:200], [str(offer[identity])[:200] for offer in offers[:500]])
     return f"Did you mean {near!r}?" if near else ""
-
-
-def _as_mapping(value: Any) -> Mapping[str, Json]:
-    return value if isinstance(value, Mapping) else {}
