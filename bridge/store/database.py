@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -54,3 +55,11 @@ class StoreError(OSError):
     def __init__(self, number: int, message: str, remedy: str = "") -> None:
         super().__init__(number, message)
         self.remedy = remedy
+
+
+def too_new(*, shared: bool) -> StoreError:
+    """Return the error of a bridge whose database a later version has changed."""
+    message = "a later version of the bridge has changed its tables"
+    if shared:
+        return StoreError(errno.ESTALE, message, "Replace this bridge by one of that version.")
+    return StoreError(errno.ESTALE, message, "Use that version, or remove the file.")

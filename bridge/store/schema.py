@@ -34,11 +34,12 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from bridge.store.database import BUSY_SECONDS, StoreError
+from bridge.store.database import BUSY_SECONDS, StoreError, too_new
 
 # Execution options of transactions.
 WRITES = "bridge_writes"  # The transaction takes the write lock before it reads.
 LOCKED = "bridge_locked"  # If false, a transaction on a server writes without the lock.
+MIGRATES = "bridge_migrates"  # The transaction may create the tables.
 DURABLE = "bridge_durable"  # The transaction waits for the disk, to survive a power cut.
 
 metadata = MetaData()
@@ -77,7 +78,6 @@ artifacts = Table(
 """Files and outputs of runs. `digest` names the content. `created` is in milliseconds since the
 epoch, and unique within one bridge."""
 
-# Saved sessions; `digest` names the state.
 sessions = Table(
     "sessions",
     metadata,
@@ -88,11 +88,17 @@ sessions = Table(
     Column("size", BigInteger, nullable=False),
     Column("digest", String(64), nullable=False, index=True),
     Column("facts", Text, nullable=False),
+    Column("state", LargeBinary),
+    Column("bridge", Text),
+    Column("process", String(16)),
+    Column("renewed", Float),
+    Column("gone", Text),
 )
+"""Saved sessions and their claims.
 
-# The tables that refer to contents.
-CONTENTS = (artifacts, sessions)
-
+A session that no bridge has saved yet has empty `facts`. `digest` is that of `state`. `bridge` and
+`process` name the bridge that runs something in it, `renewed` is when that one last said so. `gone`
+names the bridge whose claim lapsed before."""
 
 # Contents on a server: each has at least one row, and only the last row may be smaller.
 pieces = Table(
@@ -104,19 +110,40 @@ pieces = Table(
 )
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (metadata.create_all,)
+def _add_columns(connection: Connection) -> None:
+    """Add the columns that a table of an earlier version lacks; each of them may be null."""
+    preparer = connection.dialect.identifier_preparer
+    for table in metadata.sorted_tables:
+        known = {column["name"] for column in inspect(connection).get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in known:
+                kind = column.type.compile(connection.dialect)
+                named = f"{preparer.format_table(table)} ADD COLUMN {column.name} {kind}"
+                connection.exec_driver_sql(f"ALTER TABLE {named}")
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (metadata.create_all, _add_columns)
 """Each migrates a database from one version to the next. A released one never changes; a change of
-the schema is a new one at the end."""
+the schema is a new one at the end, and only adds: bridges of both versions use the database."""
 
 
-def _prepare(connection: Connection) -> None:
-    """Migrate the database to this version; raise StoreError if a later one has written it."""
+def _prepare(connection: Connection, *, migrates: bool) -> None:
+    """Bring the database to this version.
+
+    Args:
+        migrates: Whether to change a database that an earlier version has made.
+
+    Raises:
+        StoreError: The database has another version.
+    """
     version = 0
     if inspect(connection).has_table(migrations.name):
         version = max((row.number for row in connection.execute(migrations.select())), default=0)
     if version > len(MIGRATIONS):
-        message = "a later version of the bridge has written it; use that one, or remove it"
-        raise StoreError(errno.EINVAL, message)
+        raise too_new(shared=connection.dialect.name != "sqlite")
+    if 0 < version < len(MIGRATIONS) and not migrates:
+        message = f"its tables are of version {version}, and this bridge needs {len(MIGRATIONS)}"
+        raise StoreError(errno.ESTALE, message, "Run `mcp-code-bridge store migrate` once.")
     for number, migrate in enumerate(MIGRATIONS[version:], start=version + 1):
         migrate(connection)
         connection.execute(migrations.insert().values(number=number))
@@ -134,13 +161,19 @@ class Databases:
         self._changing = threading.Lock()
 
     def engine(
-        self, url: str, file: tuple[int, int], make: Callable[[str], Engine] | None = None
+        self,
+        url: str,
+        file: tuple[int, int],
+        make: Callable[[str], Engine] | None = None,
+        *,
+        migrates: bool = True,
     ) -> Engine:
-        """Return the engine of a database, migrated to this version.
+        """Return the engine of a database of this version.
 
         Args:
             file: Device and inode of its file: a replaced file gets a new engine.
             make: Returns a new engine; None for SQLite's.
+            migrates: Whether to change a database that an earlier version has made.
         """
         with self._changing:
             engine, known_file = self._engines.get(url, (None, None))
@@ -156,9 +189,9 @@ class Databases:
                 raise failure
             engine = (make or _engine)(url)
             try:
-                options = {WRITES: True, DURABLE: make is not None}
+                options = {WRITES: True, DURABLE: make is not None, MIGRATES: True}
                 with engine.execution_options(**options).begin() as connection:
-                    _prepare(connection)
+                    _prepare(connection, migrates=migrates)
             except BaseException as error:
                 engine.dispose()
                 if make is not None:
