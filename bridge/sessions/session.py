@@ -25,7 +25,7 @@ from bridge.rpc.channel import as_base64
 from bridge.sandbox.failure import Ending, Verdict
 from bridge.sandbox.pool import Reservation
 from bridge.sessions.admission import MAX_WAITING, SessionAdmission
-from bridge.sessions.checkpoints import Checkpoints, Claims, Saved
+from bridge.sessions.checkpoints import Checkpoints, Claims, Saved, elsewhere_error
 from bridge.sessions.record import Holdings, Record
 from bridge.sessions.state import MAX_STATE_BYTES, StateParts
 from bridge.upstream.client_features import clear_caller, on_behalf_of
@@ -55,6 +55,7 @@ class Turn:
         begun: Receives the function that interrupts the program, once the program has begun.
         conclude: Returns the verdict on the run, and the session's report.
         lost: The variables that the save after this run could not include.
+        unsaved: Why the state after this run is in this bridge alone; empty if it is saved.
     """
 
     session_id: str
@@ -68,6 +69,7 @@ class Turn:
     conclude: Callable[[Verdict, Ending], tuple[Verdict, SessionReport]]
     concluded: bool = False
     lost: tuple[Loss, ...] = ()
+    unsaved: str = ""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -86,7 +88,12 @@ class Turn:
             raise InvalidRequestError(message, remedy=remedy)
 
     def with_losses(self, result: RunResult) -> RunResult:
-        """Return a result with a note on large variables that were not saved."""
+        """Return a result that says what was not saved after the run."""
+        if self.unsaved and result.session is not None:
+            note = f"The state after this run is in this bridge only: {self.unsaved}. "
+            note += "The bridge saves it once it can; it is lost if the bridge ends before."
+            note = " ".join(filter(None, (result.session.note, note)))
+            return replace(result, session=replace(result.session, state="unsaved", note=note))
         large = [f"{loss.name} ({loss.why})" for loss in self.lost if "bytes" in loss.why]
         if not large or result.session is None:
             return result
@@ -108,6 +115,7 @@ class QueuedRun:
         over: Set when the session has saved its state after the run.
         stop: Interrupts the program; None before the program has begun.
         failure: The error that ended its turn.
+        overtaken: Why the session is another bridge's now, if it is.
         again: Whether its first sandbox was dead.
         is_gone: Whether it was cancelled.
     """
@@ -120,6 +128,7 @@ class QueuedRun:
     stop: Callable[[], Awaitable[None]] | None = None
     stopped: bool = False
     failure: Exception | None = None
+    overtaken: str = ""
     again: bool = False
     is_gone: bool = False
     _turn: Turn | None = None
@@ -276,6 +285,7 @@ class Session:
         self._closed = anyio.Event()
         self._packages = NOTHING
         self._grown: PackageSet | None = None  # For its next sandbox.
+        self._unwritten: Saved | None = None  # What the store could not take yet.
 
     @property
     def owner(self) -> str:
@@ -324,6 +334,18 @@ class Session:
             waiting.cancel()
             waiting.finish()
         if self._busy is not None:
+            await self._busy.give_up()
+        await self.put_away()
+
+    async def yield_to(self, bridge: str) -> None:
+        """End what runs here: another bridge has taken the session over."""
+        why = f"replica {bridge!r} of the bridge has taken the session over"
+        self.claimed, self._unwritten = False, None
+        self.record.lose(why)
+        while self._queue:
+            self._queue.popleft().finish(elsewhere_error(self.record.session_id, bridge))
+        if self._busy is not None:
+            self._busy.overtaken = why
             await self._busy.give_up()
         await self.put_away()
 
@@ -402,6 +424,9 @@ class Session:
             else:
                 logger.warning("session %s: %s", self.record.name, error)
         finally:
+            with anyio.CancelScope(shield=True):
+                await self._write()
+            self._unwritten = None
             self._open = False
             self._services.admission.dismiss(self)
             self._closed.set()
@@ -462,9 +487,7 @@ class Session:
                 await self._hand_over(queued, guest, turn)
                 if record.begun and record.intact and not self.over:
                     saved = None
-                    turn.lost = await self._save(guest)
-                    if record.recoverable:
-                        await self.release()
+                    await self._save(guest, turn)
             finally:
                 # A run without a turn failed inside the bridge; `serve` finishes it.
                 if self._busy is None and queued not in self._queue:
@@ -498,7 +521,8 @@ class Session:
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(watch)
-                while not self._queue and not self._leaving:
+                tasks.start_soon(self._write_later)
+                while not self._queue and not self._leaving and self.record.intact:
                     self._woken = anyio.Event()
                     await self._woken.wait()
                 tasks.cancel_scope.cancel()
@@ -520,6 +544,7 @@ class Session:
                 saved=saved,
                 sound=guest.is_whole,
                 cancelled=queued.stopped,
+                overtaken=queued.overtaken,
                 ends=queued.ends,
             )
 
@@ -558,22 +583,48 @@ class Session:
             # next run, and needs the saved state. A large state may be saved only in part.
             queued.finish()
 
-    async def _save(self, guest: Guest) -> tuple[Loss, ...]:
-        """Save the state; return the variables that could not be saved."""
+    async def _save(self, guest: Guest, turn: Turn) -> None:
+        """Save the state after a turn, and tell the turn what could not be saved."""
         record = self.record
         state = await self._services.save_state(guest, record.runs, self._services.state_bytes)
         if state is None or not guest.is_whole:
             record.lose("it did not answer any more when it was to be saved")
         elif state.data is None:
             record.set_unsaved(state.problem)
-        elif problem := await self._services.checkpoints.save(
-            record.owner, record.to_save(state.data, state.lost)
-        ):
-            record.set_unsaved(problem)
         else:
-            record.kept(state.lost)
-            return state.lost
-        return ()
+            self._unwritten = record.to_save(state.data, state.lost)
+            turn.unsaved = await self._write()
+            turn.lost = () if turn.unsaved else state.lost
+
+    async def _write(self) -> str:
+        """Write down what is unwritten, and release the claim; return why that failed, or ""."""
+        record, services = self.record, self._services
+        async with self.claiming:
+            saved = self._unwritten
+            if saved is None or saved.run != record.runs:
+                return ""
+            release = self.claimed and not self.in_use
+            problem = await services.checkpoints.save(record.owner, saved, release=release)
+            if not problem:
+                record.kept(saved.lost)
+                self.claimed = self.claimed and not release
+                self._unwritten = None
+            elif services.claims and not services.claims.holds(record.owner, record.session_id):
+                record.lose(problem)
+                self._unwritten = None
+            else:
+                record.set_unsaved(problem)
+        return problem
+
+    async def _write_later(self) -> None:
+        """Write down what is unwritten, as soon as the store can take it."""
+        wait = 1.0
+        while self._unwritten is not None:
+            await anyio.sleep(wait)
+            wait = min(2 * wait, 8.0)
+            with anyio.CancelScope(shield=True):
+                await self._write()
+        self._woken.set()
 
     async def _end(self, queued: QueuedRun) -> None:
         await self._forget()

@@ -21,7 +21,12 @@ from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, UnknownError
 from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
 from bridge.sessions.admission import SessionAdmission
-from bridge.sessions.checkpoints import Checkpoints, Claims
+from bridge.sessions.checkpoints import (
+    Checkpoints,
+    Claims,
+    SessionKey,
+    session_key,
+)
 from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
 from bridge.sessions.session import (
     SAVE_SECONDS,
@@ -94,7 +99,7 @@ class Sessions:
     async def __aenter__(self) -> Sessions:
         self._tasks = await anyio.create_task_group().__aenter__()
         if (claims := self._services.claims) is not None:
-            self._tasks.start_soon(claims.renewing)
+            self._tasks.start_soon(claims.renewing, self._note_loss)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -229,8 +234,7 @@ class Sessions:
         if session.claimed or session.over:
             return session
         try:
-            gone = await claims.claim(record.owner, record.session_id)
-            saved = await self._services.checkpoints.describe(record.owner, record.session_id)
+            saved, lapsed = await claims.claim(record.owner, record.session_id)
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await claims.release(record.owner, record.session_id)
@@ -249,9 +253,16 @@ class Sessions:
                 return session
             session = self._add(Record(record.owner, record.name, saved))
         session.claimed = True
-        if gone and not session.is_open:
-            session.record.lose(f"replica {gone!r} of the bridge ended while it had it")
+        if lapsed and not session.is_open:
+            session.record.lose(lapsed)
         return session
+
+    def _note_loss(self, key: SessionKey, bridge: str) -> None:
+        """End what runs in a session that another bridge has taken over."""
+        for session in self._sessions.values():
+            if session_key(session.record.owner, session.record.session_id) == key:
+                assert self._tasks is not None  # the claims are renewed by a task of theirs
+                self._tasks.start_soon(session.yield_to, bridge)
 
     async def _find(self, request: RunRequest, *, make: bool) -> Session:
         key, owner = request.session, request.owner

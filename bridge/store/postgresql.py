@@ -17,6 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import anyio
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -92,7 +93,7 @@ class ServerStore(Store):
     def __init__(self, directory: Path, url: ServerUrl) -> None:
         super().__init__(directory)
         self._url, self.place = url.text, str(url)
-        self._silence = _silence(url.text)
+        self._silence, self.limiter = _silence(url.text), _limiter(url.text)
         self.blobs = ServerBlobs(directory / BLOBS, self)
 
     def check(self) -> None:
@@ -102,7 +103,8 @@ class ServerStore(Store):
     def execute(self, statement: Executable, *, durable: bool = False) -> Sequence[Row[Any]]:
         # One round trip: the server makes a transaction of each statement, and waits for its disk.
         with self._alone(writes=True) as connection:
-            return connection.execute(statement).all()
+            result = connection.execute(statement)
+            return result.all() if result.returns_rows else ()
 
     def query(self, statement: Executable) -> Sequence[Row[Any]]:
         with self._alone(writes=False) as connection:
@@ -231,7 +233,7 @@ class Silence:
         known = self._error
         tries = known is not None and self._trying.acquire(blocking=False)
         if known is not None and not tries:
-            raise StoreError(known.errno, known.strerror, known.remedy)
+            raise StoreError(known.errno or errno.EIO, known.strerror or "", known.remedy)
 
         def answered() -> None:
             nonlocal tries
@@ -253,6 +255,11 @@ class Silence:
 @cache
 def _silence(url: str) -> Silence:
     return Silence()
+
+
+@cache
+def _limiter(url: str) -> anyio.CapacityLimiter:
+    return anyio.CapacityLimiter(POOL)
 
 
 def _begin(connection: Connection) -> None:

@@ -96,7 +96,7 @@ sessions = Table(
 )
 """Saved sessions and their claims.
 
-A session that no bridge has saved yet has empty `facts`. `digest` is that of `state`. `bridge` and
+A session that no bridge has saved yet has an empty `digest`, which is that of `state`. `bridge` and
 `process` name the bridge that runs something in it, `renewed` is when that one last said so. `gone`
 names the bridge whose claim lapsed before."""
 

@@ -12,11 +12,14 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import anyio
+import anyio.to_thread
 
 from bridge.private_files import make_directory
 from bridge.store.blobs import Blobs, Unfinished
@@ -25,6 +28,8 @@ from bridge.store.database import BUSY_SECONDS, StoreError
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Engine, Executable, Row, Table
     from sqlalchemy.exc import SQLAlchemyError
+
+Value = TypeVar("Value")
 
 FILE = "store.db"  # In the state directory. SQLite adds two files while the database is in use.
 BLOBS = "blobs"  # The directory of contents; that of a database `NAME` is `NAME-blobs`.
@@ -50,6 +55,7 @@ class Store:
     """One database, which several bridges and stores may use at once."""
 
     shared = False  # Whether it is a server's, which has no `state`.
+    limiter: anyio.CapacityLimiter | None = None  # The threads that may wait for it.
 
     def __init__(self, directory: Path, name: str = FILE) -> None:
         self.directory = directory
@@ -127,7 +133,8 @@ class Store:
         """Execute one writing statement in a transaction of its own; return its rows."""
         with self.writing(durable=durable) as transaction:
             assert transaction.connection is not None
-            return transaction.connection.execute(statement).all()
+            result = transaction.connection.execute(statement)
+            return result.all() if result.returns_rows else ()
 
     def query(self, statement: Executable) -> Sequence[Row[Any]]:
         """Return the rows of one reading statement; none if there is no database."""
@@ -135,6 +142,10 @@ class Store:
             if transaction.connection is None:
                 return ()
             return transaction.connection.execute(statement).all()
+
+    async def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
+        """Return a blocking function's value; threads that wait for a server have a limit."""
+        return await anyio.to_thread.run_sync(function, *arguments, limiter=self.limiter)
 
     def moment(self, now: float) -> ColumnElement[Any]:
         """Return the SQL of the current time, in seconds since the epoch: `now`, or a server's."""
