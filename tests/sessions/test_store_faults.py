@@ -22,7 +22,7 @@ from tests.fakes.backend import FakeBackend
 from tests.faulty_proxy import Fault, FaultyProxy, faulty_proxy
 from tests.postgresql import PASSWORD, ROLE, Server, url_for
 from tests.session_rig import reopened, run, told, value, waits_for
-from tests.waiting import until_exists
+from tests.waiting import until, until_exists
 
 pytestmark = pytest.mark.usefixtures("postgresql")
 
@@ -140,3 +140,20 @@ async def test_no_state_that_was_reported_kept_is_gone(
         assert kept <= set(await value(one, "seen", session=session))
         assert kept <= set(await value(other, "seen", session=session))
         assert {0, 2, 5} <= kept
+
+
+async def test_a_run_in_a_session_costs_few_statements(
+    settings: Settings, tmp_path: Path, postgresql: Server
+) -> None:
+    url = url_for(tmp_path)
+    assert url is not None
+    logged = replace(settings, store=ServerUrl(f"{url.text}%20-clog_statement%3Dall"))
+    async with reopened(logged, FakeBackend(), replica="a") as engine:
+        session = told(await run(engine, "x = 1")).session_id
+        await value(engine, "x", session=session)
+        postgresql.log.clear()
+        assert await value(engine, "x", session=session) == 1
+        await until(lambda: any("UPDATE sessions" in line for line in postgresql.log))
+    statements = [line for line in postgresql.log if "statement: " in line or "execute" in line]
+    assert len(statements) <= 8, statements
+    assert sum("COMMIT" in line for line in statements) <= 3, statements
