@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from functools import partial
 
 import anyio
@@ -36,6 +41,7 @@ from bridge.sandbox.run_queue import RunQueue, default_runs, usable_memory
 from bridge.saved_functions.skills import Skills
 from bridge.sessions import Sessions
 from bridge.settings import Settings, store_of
+from bridge.store.heartbeat import Heartbeat
 from bridge.tasks import background_task
 from bridge.upstream.client_features import current_caller
 
@@ -63,6 +69,7 @@ class Engine:
         # Runs that wait for a user take at most half of the slots.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)
         self.under_way = UnderWay(settings.replica)
+        self.heartbeat = Heartbeat(store_of(settings), settings.replica)
         self.artifacts = store_for(settings)
         self.records = RunRecords(settings, partial(clear_value, redactor=servers.secrets.redactor))
         self.plans = Plans(store_of(settings))
@@ -115,6 +122,7 @@ class Engine:
                 self.sessions,
                 self.suspended.opened(),
                 background_task(self.artifacts.tidy_periodically),
+                background_task(self.heartbeat.beat),
             ):
                 await stack.enter_async_context(part)
             yield self
@@ -125,7 +133,7 @@ class Engine:
 
     async def run(self, request: RunRequest, client: Client | None = None) -> RunResult:
         """Run a program and return its result; see `Runner.run`."""
-        with self.under_way.one():
+        with self._serving():
             return await self._runner.run(request, client)
 
     async def apply(self, request: ApplyRequest, client: Client | None = None) -> RunResult:
@@ -135,8 +143,15 @@ class Engine:
             UnknownError: There is no such plan for this caller.
             RefusedError: It was not approved.
         """
-        with self.under_way.one():
+        with self._serving():
             return await self._runner.with_record(request, client, self._apply)
+
+    def _serving(self) -> AbstractContextManager[None]:
+        for word in ("schema", "clock"):
+            if problem := self.heartbeat.problems.get(word):
+                message = f"This bridge begins no runs: {problem}. Nothing was run."
+                raise BridgeError(message, remedy="Ask another bridge.", code="draining")
+        return self.under_way.one()
 
     async def _apply(
         self, request: ApplyRequest, caller: RunCaller, record: RunRecord

@@ -29,7 +29,8 @@ from bridge.errors import InvalidRequestError
 from bridge.model import Json, Loss
 from bridge.sessions.state import MAX_STATE_BYTES, losses
 from bridge.store import Store, owner_digest
-from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
+from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove, may_remove
+from bridge.text import counted
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Row, Table
@@ -205,15 +206,20 @@ class Checkpoints:
             rows = kept.connection.execute(table.select().with_only_columns(*columns))
             bounds = RetentionLimits(
                 total_bytes=self._total_bytes,
-                oldest=(kept.now() if self._store.shared else self._now()) - self._seconds,
+                oldest=(kept.now() if kept.is_shared else self._now()) - self._seconds,
                 entries=10_000,
                 owner_entries=MAX_OF_OWNER,
             )
             # Two sessions with one state have two rows of it.
             items = [StoredItem(*row)._replace(digest=row.owner + row.id) for row in rows]
+            own = {"bytes": self._total_bytes, "days": round(self._seconds / _DAY)}
+            if not may_remove(kept, "sessions", own):
+                return 0
             goes = items_to_remove(items, bounds) or []
             for one in goes:
                 kept.connection.execute(table.delete().where(_has_key(one.owner, one.id)))
+        if goes and self._store.shared:
+            logger.warning("removed %s", counted(len(goes), "saved session"))
         return len(goes)
 
     def _is_fresh(self, table: Table) -> ColumnElement[bool]:

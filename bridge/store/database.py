@@ -52,6 +52,8 @@ def server_url(text: str) -> ServerUrl:
 class StoreError(OSError):
     """The database is full, damaged, locked, unreachable or too new."""
 
+    is_too_new = False
+
     def __init__(self, number: int, message: str, remedy: str = "") -> None:
         super().__init__(number, message)
         self.remedy = remedy
@@ -59,7 +61,10 @@ class StoreError(OSError):
 
 def too_new(*, shared: bool) -> StoreError:
     """Return the error of a bridge whose database a later version has changed."""
-    message = "a later version of the bridge has changed its tables"
+    remedy = "Use that version, or remove the file."
     if shared:
-        return StoreError(errno.ESTALE, message, "Replace this bridge by one of that version.")
-    return StoreError(errno.ESTALE, message, "Use that version, or remove the file.")
+        remedy = "Replace this bridge by one of that version."
+    message = "a later version of the bridge has changed its tables"
+    error = StoreError(errno.ESTALE, message, remedy)
+    error.is_too_new = True
+    return error

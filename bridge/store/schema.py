@@ -100,6 +100,30 @@ A session that no bridge has saved yet has an empty `digest`, which is that of `
 `process` name the bridge that runs something in it, `renewed` is when that one last said so. `gone`
 names the bridge whose claim lapsed before."""
 
+# What is known of runs by every bridge of a server; `ended` is null while a run goes.
+runs = Table(
+    "runs",
+    metadata,
+    Column("owner", String(64), primary_key=True),
+    Column("id", String(40), primary_key=True),
+    Column("bridge", Text, nullable=False),
+    Column("process", String(16), nullable=False),
+    Column("began", Float, nullable=False, index=True),
+    Column("ended", Float),
+    Column("facts", Text, nullable=False),
+)
+
+# The bridges of a server; `renewed` is when each was last alive.
+bridges = Table(
+    "bridges",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("process", String(16), primary_key=True),
+    Column("renewed", Float, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("settings", Text, nullable=False),
+)
+
 # Contents on a server: each has at least one row, and only the last row may be smaller.
 pieces = Table(
     "pieces",
@@ -110,8 +134,9 @@ pieces = Table(
 )
 
 
-def _add_columns(connection: Connection) -> None:
-    """Add the columns that a table of an earlier version lacks; each of them may be null."""
+def _add_missing(connection: Connection) -> None:
+    """Add the tables, and the columns that may be null, that an earlier version lacks."""
+    metadata.create_all(connection)
     preparer = connection.dialect.identifier_preparer
     for table in metadata.sorted_tables:
         known = {column["name"] for column in inspect(connection).get_columns(table.name)}
@@ -122,7 +147,7 @@ def _add_columns(connection: Connection) -> None:
                 connection.exec_driver_sql(f"ALTER TABLE {named}")
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (metadata.create_all, _add_columns)
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (metadata.create_all, _add_missing)
 """Each migrates a database from one version to the next. A released one never changes; a change of
 the schema is a new one at the end, and only adds: bridges of both versions use the database."""
 
@@ -204,6 +229,7 @@ class Databases:
 
     def close(self, url: str) -> None:
         with self._changing:
+            self._failed.pop(url, None)
             engine, _ = self._engines.pop(url, (None, None))
             if engine is not None:
                 engine.dispose()

@@ -205,6 +205,11 @@ class Transaction:
     def __init__(self, connection: Connection | None) -> None:
         self.connection = connection
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a server's, whose clock and limits hold for all bridges."""
+        return self.connection is not None and NOW in self.connection.info
+
     def now(self) -> float:
         """Return the seconds since the epoch, by a server's clock or by this machine's."""
         known = None if self.connection is None else self.connection.info.get(NOW)
