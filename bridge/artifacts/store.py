@@ -220,7 +220,7 @@ class ArtifactStore:
         self._store = store
         self._seconds = days * 24 * 3600.0
         self._total_bytes = total_bytes
-        self._limits = {"bytes": total_bytes, "days": days}
+        self.limits = {"bytes": total_bytes, "days": days}
         # A run with more than the whole store would lose its own first files.
         self._run_bytes = min(run_bytes, total_bytes)
         self._quotas: WeakValueDictionary[tuple[str, str], Quota] = WeakValueDictionary()
@@ -382,7 +382,7 @@ class ArtifactStore:
                 # `contents` lacks what was stored since, so check each.
                 missing = [one for one in _held(kept) if one.digest not in contents]
                 goes = [one for one in missing if not self._exists(one)]
-                if may_remove(kept, "artifacts", self._limits):
+                if may_remove(kept, "artifacts", self.limits):
                     goes += self._sweep(kept)
                 _delete(kept, [one.id for one in goes])
             with self._store.reading() as kept:
@@ -449,7 +449,7 @@ class ArtifactStore:
         if new and lately and coming.size > refused // 2:
             raise self._too_much()
         if (new and size + coming.size > self._total_bytes) or count >= MAX_ENTRIES:
-            if not may_remove(kept, "artifacts", self._limits):
+            if not may_remove(kept, "artifacts", self.limits):
                 raise self._too_much()
             return self._sweep(kept, coming)
         return []

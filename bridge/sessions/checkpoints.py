@@ -84,6 +84,7 @@ class Checkpoints:
         self._claims = claims
         self._seconds = days * _DAY
         self._total_bytes = total_bytes
+        self.limits = {"bytes": total_bytes, "days": days}
         self._now = now
         self._tidied = -inf
         self._written = 0
@@ -212,8 +213,7 @@ class Checkpoints:
             )
             # Two sessions with one state have two rows of it.
             items = [StoredItem(*row)._replace(digest=row.owner + row.id) for row in rows]
-            own = {"bytes": self._total_bytes, "days": round(self._seconds / _DAY)}
-            if not may_remove(kept, "sessions", own):
+            if not may_remove(kept, "sessions", self.limits):
                 return 0
             goes = items_to_remove(items, bounds) or []
             for one in goes:

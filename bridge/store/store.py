@@ -163,6 +163,10 @@ class Store:
         if "bridge.store.schema" in sys.modules:
             sys.modules["bridge.store.schema"].databases.close(self._url)
 
+    def migrate(self) -> None:
+        """Bring the database to this version; SQLite's is migrated when it is opened."""
+        self.check()
+
     def check(self) -> None:
         with self.reading():
             pass
