@@ -28,7 +28,7 @@ from bridge.model import STREAMS, Artifact, ArtifactKind, Provenance, owner_dige
 from bridge.settings import Settings, store_of
 from bridge.store import Store, StoreError, Transaction
 from bridge.store.blobs import Unfinished
-from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
+from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove, may_remove
 from bridge.text import counted, valid_text, visible
 
 if TYPE_CHECKING:
@@ -218,6 +218,7 @@ class ArtifactStore:
 
     def __post_init__(self) -> None:
         self._seconds = self.days * 24 * 3600.0
+        self.limits = {"bytes": self.total_bytes, "days": self.days}
         self._quotas: WeakValueDictionary[tuple[str, str], Quota] = WeakValueDictionary()
         self._last = 0
         # By owner, the last refusal: its size, the totals and the time.
@@ -310,7 +311,7 @@ class ArtifactStore:
         table = _artifacts()
         query = table.select().order_by(table.c.created.desc(), table.c.id.desc()).limit(most)
         if not expired:
-            query = query.where(table.c.created > self._oldest())
+            query = query.where(table.c.created > self._oldest(kept))
         if owner is not None:
             query = query.where(table.c.owner == owner_digest(owner))
         if run_id:
@@ -375,7 +376,8 @@ class ArtifactStore:
                 # `contents` lacks what was stored since, so check each.
                 missing = [one for one in _held(kept) if one.digest not in contents]
                 goes = [one for one in missing if not self._exists(one)]
-                goes += self._sweep(kept)
+                if may_remove(kept, "artifacts", self.limits):
+                    goes += self._sweep(kept)
                 _delete(kept, goes)
             with self._store.reading() as kept:
                 strays = contents - kept.used()
@@ -389,12 +391,13 @@ class ArtifactStore:
         while True:
             try:
                 due = await anyio.to_thread.run_sync(self._is_due)
-                removed = await anyio.to_thread.run_sync(self.tidy) if due else 0
+                removed = await self._store.run(self.tidy) if due else 0
             except ArtifactStoreError as error:
                 logger.warning("artifacts cannot be tidied: %s", error)
             else:
                 if removed:
-                    logger.info("removed %s", counted(removed, "artifact"))
+                    level = logging.WARNING if self._store.shared else logging.INFO
+                    logger.log(level, "removed %s", counted(removed, "artifact"))
             await anyio.sleep(600)
 
     def _is_due(self) -> bool:
@@ -420,7 +423,7 @@ class ArtifactStore:
 
     def _insert(self, kept: Transaction, owner: str, label: Artifact) -> Artifact:
         assert kept.connection is not None
-        now = int(self.now() * 1000)
+        now = int(self._time(kept) * 1000)
         # Dates keep the order of artifacts of one millisecond: they run up to a second ahead. A
         # clock that was set back by more counts.
         self._last = self._last + 1 if now <= self._last < now + 1000 else now
@@ -440,13 +443,15 @@ class ArtifactStore:
         if new and lately and coming.size > refused // 2:
             raise self._too_much()
         if (new and size + coming.size > self.total_bytes) or count >= MAX_ENTRIES:
+            if not may_remove(kept, "artifacts", self.limits):
+                raise self._too_much()
             return self._sweep(kept, coming)
         return []
 
     def _sweep(self, kept: Transaction, coming: StoredItem | None = None) -> list[StoredItem]:
         bounds = RetentionLimits(
             total_bytes=self.total_bytes,
-            oldest=self._oldest(),
+            oldest=self._oldest(kept),
             entries=MAX_ENTRIES,
             owner_entries=10_000,
         )
@@ -476,8 +481,11 @@ class ArtifactStore:
         remedy = "Store less. MCP_BRIDGE_ARTIFACT_BYTES sets the limit."
         return ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
 
-    def _oldest(self) -> int:
-        return int((self.now() - self._seconds) * 1000)
+    def _oldest(self, kept: Transaction) -> int:
+        return int((self._time(kept) - self._seconds) * 1000)
+
+    def _time(self, kept: Transaction) -> float:
+        return kept.now() if kept.is_shared else self.now()
 
 
 def store_for(settings: Settings) -> ArtifactStore:

@@ -91,6 +91,10 @@ COMMANDS = {
     "skills show": Command("kept:show_skill", "Print a skill"),
     "skills approve": Command("kept:approve_skills", "Let programs use skills without asking"),
     "skills rm": Command("kept:remove_skills", "Remove skills, with all their versions"),
+    "store": Command("", "Show, migrate or limit a shared store", KEEPING),
+    "store status": Command("store:show_status", "Show the store and its bridges"),
+    "store migrate": Command("store:migrate", "Bring its tables to this version"),
+    "store limits": Command("store:limits", "Show or set the limits of all bridges"),
     "setup": Command(
         "setup:setup",
         "Find clients and servers, and install the bridge step by step",

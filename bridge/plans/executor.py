@@ -62,13 +62,15 @@ class PlanStep:
     shown: Mapping[str, Json] = field(default_factory=dict)
     error: str = ""
     reason: Reason = "exception"
+    sent: bool = True  # Whether the server may have received it.
 
     def fail(self, error: str, reason: Reason = "exception", status: StepStatus = "failed") -> None:
         self.status, self.error, self.reason = status, error, reason
 
     def stop(self, error: BridgeError, *, sent: bool = False) -> None:
         outcome = outcome_after(error) if sent else "not-sent"
-        if outcome != "not-sent":
+        self.sent = outcome != "not-sent"
+        if self.sent:
             self.fail(error.message, status="failed" if outcome == "refused" else "unknown")
             return
         reason: Reason = "validation" if isinstance(error, UsageError) else "exception"
@@ -174,9 +176,13 @@ class PlanExecutor:
             )
             result = replace(result, usage=usage, timeout_seconds=self.times.apply)
             record(result)
-            why = f"it was applied by the run {run_id}, which ended at {now_text()}"
-            why = f"{why}: {result.summary.rstrip('.')}"
-            await self.plans.close(kept.plan_id, kept.owner, why)
+            if execution.is_untouched:
+                # Another bridge may have the policy or the server to apply it.
+                await self.plans.give_back(kept)
+            else:
+                why = f"it was applied by the run {run_id}, which ended at {now_text()}"
+                why = f"{why}: {result.summary.rstrip('.')}"
+                await self.plans.close(kept.plan_id, kept.owner, why)
         return result
 
 
@@ -198,6 +204,11 @@ class _Execution:
         self._room = 16 * 1024
         self.steps = [PlanStep(request=request) for request in kept.requests]
         self.late = False
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the first call was refused before its server received it."""
+        return bool(self.steps[0].error) and not self.steps[0].sent
 
     async def perform(self, times: Times) -> None:
         """Make the calls in order until one fails. A cancellation ends it between two calls."""
@@ -342,6 +353,9 @@ def _error(execution: _Execution, stopped: PlanStep | None, why: str, run_id: st
     for status, word in words.items():
         numbers = [step.request.number for step in execution.steps if step.status == status]
         lines += [f"{word}: {ranges(numbers)}."] if numbers else []
+    if execution.is_untouched:
+        lines.append("The plan is not used up.")
+        return "\n".join(lines)
     lines.append(
         "The plan is used up. For the other calls, run the program again with "
         f'retry_of="{run_id}", which repeats no call that was made here; or plan again.'

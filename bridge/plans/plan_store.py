@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from functools import partial
 
 import anyio
-import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
 from bridge.gate.held_calls import HeldCalls, HeldRequest
@@ -39,7 +38,7 @@ MAX_ALL_CHARACTERS = 128 * 1024 * 1024  # Of all owners.
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredPlan:
-    """A plan, with the time of its expiry on the clock of the process that stores it."""
+    """A plan, with the time of its expiry on the clock of the process or store that has it."""
 
     plan: Plan
     owner: str
@@ -92,14 +91,14 @@ class Plans:
             run_id=run_id,
             requests=tuple(held_calls.requests),
             characters=held_calls.characters,
-            until=(self._now() if store is None else time.time()) + seconds,
+            until=self._now() + seconds,
         )
         if store is None:
             self._drop_expired()
             self._add(made)
             return made.plan
         try:
-            await anyio.to_thread.run_sync(_put, store, made)
+            await store.run(_put, store, made, lambda kept: kept.now() + PLAN_SECONDS)
         except (OSError, ValueError, RecursionError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
             return _withdrawn(made.plan, f"it could not be kept ({why})")
@@ -118,7 +117,7 @@ class Plans:
             self._end(plan_id, owner, used)
             return kept
         try:
-            return await anyio.to_thread.run_sync(_take, store, plan_id, owner, used)
+            return await store.run(_take, store, plan_id, owner, used)
         except OSError as error:
             raise BridgeError(
                 f"Plans cannot be looked up: {error.strerror}.", code="store_unavailable"
@@ -139,14 +138,14 @@ class Plans:
 
     async def give_back(self, kept: StoredPlan) -> None:
         if store := self._store_of(kept.plan_id, kept.owner):
-            await _settle(partial(_put, store, kept))
+            await _settle(store, partial(_put, store, kept, lambda _: kept.until))
         else:
             self._gone.pop(kept.plan_id, None)
             self._add(kept)
 
     async def close(self, plan_id: str, owner: str, why: str) -> None:
         if store := self._store_of(plan_id, owner):
-            await _settle(partial(_close_stored, store, plan_id, owner, why))
+            await _settle(store, partial(_close_stored, store, plan_id, owner, why))
         else:
             self._end(plan_id, owner, why)
 
@@ -175,11 +174,11 @@ class Plans:
                 self._end(oldest.plan_id, oldest.owner, "newer plans took its place; plan again")
 
 
-async def _settle(write: Callable[[], None]) -> None:
+async def _settle(store: Store, write: Callable[[], None]) -> None:
     # Even if the applying run was cancelled.
     with anyio.CancelScope(shield=True):
         try:
-            await anyio.to_thread.run_sync(write)
+            await store.run(write)
         except OSError as error:
             logger.warning("the end of a plan cannot be stored: %s", error)
 
@@ -210,15 +209,15 @@ _KIND = "plan"
 _ENDS = "plan-end"
 
 
-def _put(store: Store, made: StoredPlan) -> None:
+def _put(store: Store, made: StoredPlan, until: Callable[[Transaction], float]) -> None:
     # pydantic cannot write lone surrogates, and writes infinity as null.
     facts = adapter(StoredPlan).dump_python(made, exclude={"owner", "until"})
     data, whose = json.dumps(facts, default=sorted).encode("ascii"), owner_digest(made.owner)
     with store.writing(durable=True) as kept:
         kept.delete(_ENDS, whose, made.plan_id)
-        kept.put(_KIND, whose, made.plan_id, data, updated=made.until - PLAN_SECONDS)
+        kept.put(_KIND, whose, made.plan_id, data, updated=until(kept) - PLAN_SECONDS)
         kept.prune(_KIND, owner=whose, most=MAX_PLANS, most_bytes=MAX_OWN_CHARACTERS)
-        oldest = time.time() - PLAN_SECONDS
+        oldest = kept.now() - PLAN_SECONDS
         kept.prune(_KIND, most=MAX_ALL_PLANS, most_bytes=MAX_ALL_CHARACTERS, oldest=oldest)
 
 
@@ -231,7 +230,7 @@ def _take(store: Store, plan_id: str, owner: str, used: str) -> StoredPlan:
         data = kept.get(_KIND, whose, plan_id)
         if data is None:
             raise _unknown(plan_id, (kept.get(_ENDS, whose, plan_id) or b"").decode())
-        if until[plan_id] < time.time():
+        if until[plan_id] < kept.now():
             raise _unknown(plan_id, _EXPIRED)
         try:
             facts = {**json.loads(data), "owner": owner, "until": until[plan_id]}

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
+    AbstractContextManager,
     AsyncExitStack,
     asynccontextmanager,
     contextmanager,
@@ -65,6 +66,7 @@ from bridge.sandbox.selection import select_backend
 from bridge.saved_functions.skills import Skills
 from bridge.sessions import Sessions, Turn
 from bridge.settings import Settings, runtime_dir, store_of
+from bridge.store.heartbeat import Heartbeat
 from bridge.upstream.client_features import current_caller, on_behalf_of
 from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins
@@ -100,6 +102,7 @@ class Engine:
         # Runs that wait for a user take at most half of the slots.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)
         self.under_way = UnderWay(settings.replica)
+        self.heartbeat = Heartbeat(store_of(settings), settings.replica)
         self.artifacts = store_for(settings)
         self.records = RunRecords(settings, partial(clear_value, redactor=servers.secrets.redactor))
         self.plans = Plans(store_of(settings))
@@ -146,6 +149,7 @@ class Engine:
                 self.sessions.opened(),
                 self.suspended.opened(),
                 background_task(self.artifacts.tidy_periodically),
+                background_task(self.heartbeat.beat),
             ):
                 await stack.enter_async_context(part)
             yield self
@@ -179,7 +183,7 @@ class Engine:
         work: Callable[[Request, RunCaller, RunRecord], Awaitable[RunResult]],
     ) -> RunResult:
         """Do the work of a request, record it, and redact its result."""
-        with self.under_way.one():
+        with self._serving():
             caller = RunCaller(client, Clock(), identified=request.is_identified)
             request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
             async with self.records.recording(request) as record:
@@ -271,6 +275,13 @@ class Engine:
                         yield replace(run, gate=gate, packages=turn.packages), place
 
             yield open_sandbox
+
+    def _serving(self) -> AbstractContextManager[None]:
+        for word in ("schema", "clock"):
+            if problem := self.heartbeat.problems.get(word):
+                message = f"This bridge begins no runs: {problem}. Nothing was run."
+                raise BridgeError(message, remedy="Ask another bridge.", code="draining")
+        return self.under_way.one()
 
     async def _apply(
         self, request: ApplyRequest, caller: RunCaller, record: RunRecord

@@ -107,7 +107,13 @@ class Replica:
     def missing(self) -> list[str]:
         """What this lacks to start runs, in one word each: public."""
         missing = [name for name in _NEEDED if self._problems[name]]
+        missing += self._engine.heartbeat.problems
         return [*missing, *(["draining"] if self._engine.under_way.draining else [])]
+
+    @property
+    def impaired(self) -> list[str]:
+        """What this lacks for some runs. Other bridges lack it too, so this one stays ready."""
+        return ["store"] if self._engine.heartbeat.silence else []
 
     async def _look(self, what: str) -> str:
         """Return the problem of one part; empty if there is none."""
@@ -115,6 +121,8 @@ class Replica:
             return await (await self._engine.sandboxes.backend()).problem()
         if what == _ORPHANS:
             await end_orphans(self._engine.gate.audit)
+            return ""
+        if self._store.shared:
             return ""
         with anyio.move_on_after(2.0):
             read = partial(self._store.documents, "ready", [""])
@@ -143,6 +151,7 @@ class Replica:
             case "/readyz":
                 missing = self.missing
                 body = {"ready": not missing, "replica": self.name, "missing": missing}
+                body["impaired"] = self.impaired
                 status = 503 if missing else 200
                 return Response(json.dumps(body), status, media_type="application/json")
             case _:

@@ -1,14 +1,13 @@
 """States of sessions: as their guests send them, and as the store keeps them.
 
 Only another guest interprets a state. A malformed part makes this state unusable, and the session
-continues. A session has a row and a blob, which are replaced together; a blob with another digest
-is refused. A disk error loses the state and no run. After a power cut the state is the old or the
+continues. A session is a row with its state; a state with another digest is refused. A disk error
+loses the state and no run. After a power cut the state is the old or the
 new one. The state is readable by this user only, and is not encrypted.
 
-A claim is a document with the name of the replica that runs something in the session, which renews
-it meanwhile. Between runs, once the state is saved, no replica has the session. A claim that is not
-renewed lapses; the replica that waits for it measures that on its own clock. A live replica that
-lost its claim detects that when it saves, and does not overwrite newer state.
+Of several bridges, the one that runs something in a session has claimed its row, and renews the
+claim meanwhile. The save releases it. A claim that is not renewed lapses by the database's clock.
+A bridge that lost its claim learns that when it renews or saves. It overwrites no newer state.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -27,14 +25,13 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.to_thread
 
 from bridge.errors import InvalidRequestError
 from bridge.guest.protocol.wire import State
 from bridge.model import Json, Loss, owner_digest
-from bridge.store import Store, Transaction
-from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
-from bridge.text import valid_text, visible
+from bridge.store import Store
+from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove, may_remove
+from bridge.text import counted, valid_text, visible
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Row, Table
@@ -107,8 +104,6 @@ MAX_OF_OWNER = 500  # Sessions: a client can make any number.
 
 _DAY = 24 * 3600.0
 
-CLAIM = "claim"  # The kind of documents that say which of several bridges has a session.
-
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
@@ -152,6 +147,7 @@ class Checkpoints:
         self._claims = claims
         self._seconds = days * _DAY
         self._total_bytes = total_bytes
+        self.limits = {"bytes": total_bytes, "days": days}
         self._now = now
         self._tidied = -inf
         self._written = 0
@@ -170,36 +166,30 @@ class Checkpoints:
     async def listed(self, owner: str) -> tuple[Saved, ...] | None:
         """Return an owner's sessions without their data; None if they cannot be read."""
         try:
-            return await anyio.to_thread.run_sync(self.all, owner)
+            return await self._store.run(self.all, owner)
         except OSError as error:
             logger.warning("saved sessions cannot be read: %s", error)
             return None
 
-    async def save(self, owner: str, saved: Saved) -> str:
-        """Replace a saved session; return why that failed, empty on success."""
+    async def load(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
+        """Return a session with its data, or why that is unusable; (None, "") if there is none."""
+        return await self._store.run(self.loaded, owner, session_id)
+
+    async def save(self, owner: str, saved: Saved, *, release: bool = False) -> str:
+        """Replace a saved session, and release its claim; return why that failed, or ""."""
         try:
-            await anyio.to_thread.run_sync(partial(self.write, owner, saved))
+            await self._store.run(partial(self.write, owner, saved, release=release))
         except OSError as error:
             return f"the bridge could not write it down ({error.strerror or error})"
         return ""
 
     async def forget(self, owner: str, session_id: str) -> None:
         try:
-            await anyio.to_thread.run_sync(self.remove, owner, session_id)
+            await self._store.run(self.remove, owner, session_id)
         except OSError as error:
             logger.warning("what was saved of a session cannot be removed: %s", error)
 
-    async def describe(self, owner: str, session_id: str) -> Saved | None:
-        """Return a session without its data."""
-
-        def read() -> Saved | None:
-            with self._store.reading() as kept:
-                row = _row(kept, _key(owner, session_id))
-            return None if row is None else _parse_row(row)
-
-        return await anyio.to_thread.run_sync(read)
-
-    def write(self, owner: str, saved: Saved) -> None:
+    def write(self, owner: str, saved: Saved, *, release: bool = False) -> None:
         """Replace a saved session.
 
         Raises:
@@ -209,84 +199,62 @@ class Checkpoints:
             raise OSError(errno.EFBIG, "the state is larger than the limit")
         lost = [[loss.name, loss.why] for loss in saved.lost]
         told = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
-        digest, before = hashlib.sha256(saved.data).hexdigest(), None
-        key = _key(owner, saved.session_id)
         row = {
-            "owner": key[0],
-            "id": key[1],
             # PostgreSQL's text has no NUL.
             "name": saved.name.encode("utf-8", "replace").decode().replace("\0", "\ufffd"),
-            "saved": self._now(),
+            "saved": self._store.moment(self._now()),
             "size": len(saved.data),
-            "digest": digest,
+            "digest": hashlib.sha256(saved.data).hexdigest(),
             "facts": json.dumps(told),
+            "state": saved.data,
         }
-        unfinished = self._store.blobs.begin()
-        try:
-            unfinished.write(saved.data)
-            with self._store.writing_blob(unfinished, digest, durable=True) as kept:
-                assert kept.connection is not None
-                if self._claims is not None:
-                    self._claims.check(kept, owner, saved.session_id)
-                found = _row(kept, key)
-                before = None if found is None else found.digest
-                kept.connection.execute(_sessions().delete().where(_has_key(*key)))
-                kept.connection.execute(_sessions().insert(), row)
-        finally:
-            self._store.blobs.discard(unfinished)
-        if before is not None and before != digest:
-            with suppress(OSError):
-                self._store.drop([before])
+        key = session_key(owner, saved.session_id)
+        if self._claims is None:
+            keys = {"owner": key[0], "id": key[1]}
+            new = self._store.upsert(_sessions()).values(**keys, **row)
+            changed = new.on_conflict_do_update(index_elements=list(keys), set_=row)
+            self._store.execute(changed, durable=True)
+        else:
+            self._claims.save(key, row, release=release)
         self._written += len(saved.data)
         if self._now() - self._tidied > 600.0 or self._written > self._total_bytes // 16:
             self.tidy()
 
     def loaded(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
-        """Return a session with its data, or why that is unusable; (None, "") if there is none."""
+        """Return a session with its data; see `load`."""
+        table = _sessions()
+        chosen = table.select().where(
+            _has_key(*session_key(owner, session_id)), self._is_fresh(table)
+        )
         try:
-            with self._store.reading() as kept:
-                row = _row(kept, _key(owner, session_id))
-            if row is None or row.saved < self._oldest():
-                return None, ""
-            pieces, size = [], 0
-            with closing(self._store.blobs.open(row.digest)) as blob:
-                while size <= MAX_STATE_BYTES and (piece := blob.read(1024 * 1024, size)):
-                    pieces.append(piece)
-                    size += len(piece)
+            rows = self._store.query(chosen)
         except OSError as error:
             return None, f"its checkpoint cannot be read: {error.strerror or error}"
-        data = b"".join(pieces)
-        found = _parse_row(row, data)
-        if found is None or hashlib.sha256(data).hexdigest() != row.digest:
+        if not rows:
+            return None, ""
+        data = bytes(rows[0].state or b"")
+        found = _parse_row(rows[0], data)
+        if found is None or hashlib.sha256(data).hexdigest() != rows[0].digest:
             return None, "its checkpoint is damaged, or somebody changed it"
         return found, ""
 
     def all(self, owner: str | None) -> tuple[Saved, ...]:
         """Return an owner's sessions without data, or all owners'; the last saved first."""
-        with self._store.reading() as kept:
-            if kept.connection is None:
-                return ()
-            table = _sessions()
-            chosen = table.select().where(table.c.saved >= self._oldest())
-            if owner is not None:
-                chosen = chosen.where(table.c.owner == owner_digest(owner)).limit(MAX_OF_OWNER)
-            rows = kept.connection.execute(chosen.order_by(table.c.saved.desc())).all()
-        found = (_parse_row(row) for row in rows)
+        table = _sessions()
+        columns = (table.c.name, table.c.saved, table.c.size, table.c.facts)
+        chosen = table.select().with_only_columns(*columns).where(self._is_fresh(table))
+        if owner is not None:
+            chosen = chosen.where(table.c.owner == owner_digest(owner)).limit(MAX_OF_OWNER)
+        found = map(_parse_row, self._store.query(chosen.order_by(table.c.saved.desc())))
         return tuple(each for each in found if each is not None)
 
     def remove(self, owner: str, session_id: str) -> bool:
         """Remove a session; return whether it existed."""
-        key = _key(owner, session_id)
-        with self._store.reading() as kept:
-            if _row(kept, key) is None:
-                return False
-        with self._store.writing(durable=True) as kept:
-            assert kept.connection is not None
-            row = _row(kept, key)
-            if row is None:
-                return False
-            kept.connection.execute(_sessions().delete().where(_has_key(*key)))
-        self._store.drop([row.digest])
+        table, key = _sessions(), session_key(owner, session_id)
+        chosen = table.select().with_only_columns(table.c.size).where(_has_key(*key))
+        if not self._store.query(chosen):
+            return False
+        self._store.execute(table.delete().where(_has_key(*key)), durable=True)
         return True
 
     def tidy(self) -> int:
@@ -299,20 +267,25 @@ class Checkpoints:
             rows = kept.connection.execute(table.select().with_only_columns(*columns))
             bounds = RetentionLimits(
                 total_bytes=self._total_bytes,
-                oldest=self._oldest(),
+                oldest=(kept.now() if kept.is_shared else self._now()) - self._seconds,
                 entries=10_000,
                 owner_entries=MAX_OF_OWNER,
             )
-            goes = items_to_remove([StoredItem(*row) for row in rows], bounds) or []
+            # Two sessions with one state have two rows of it.
+            items = [StoredItem(*row)._replace(digest=row.owner + row.id) for row in rows]
+            if not may_remove(kept, "sessions", self.limits):
+                return 0
+            goes = items_to_remove(items, bounds) or []
             for one in goes:
                 kept.connection.execute(table.delete().where(_has_key(one.owner, one.id)))
-            if self._claims is not None:
-                kept.prune(CLAIM, most=bounds.entries, oldest=self._oldest())
-        self._store.drop(one.digest for one in goes)
+        if goes and self._store.shared:
+            logger.warning("removed %s", counted(len(goes), "saved session"))
         return len(goes)
 
-    def _oldest(self) -> float:
-        return self._now() - self._seconds
+    def _is_fresh(self, table: Table) -> ColumnElement[bool]:
+        """Return the SQL condition for sessions that were saved and have not expired."""
+        oldest = self._store.moment(self._now()) - self._seconds
+        return (table.c.saved >= oldest) & (table.c.digest != "")
 
 
 def _sessions() -> Table:
@@ -324,13 +297,6 @@ def _sessions() -> Table:
 def _has_key(owner: str, which: str) -> ColumnElement[bool]:
     table = _sessions()
     return (table.c.owner == owner) & (table.c.id == which)
-
-
-def _row(kept: Transaction, key: _Key) -> Row[Any] | None:
-    if kept.connection is None:
-        return None
-    chosen = _sessions().select().where(_has_key(*key))
-    return kept.connection.execute(chosen).first()
 
 
 def _parse_row(row: Row[Any], data: bytes = b"") -> Saved | None:
@@ -356,118 +322,144 @@ def _parse_row(row: Row[Any], data: bytes = b"") -> Saved | None:
 
 
 LEASE_SECONDS = 16.0
-"""A claim without a renewal for this long belongs to a dead or stopped replica. Replicas renew four
+"""A claim without a renewal for this long belongs to a dead or stopped bridge. Bridges renew four
 times as often."""
 
-_Key = tuple[str, str]  # The digests of a session's owner and of its id.
+SessionKey = tuple[str, str]  # The digests of a session's owner and of its id.
 
 
 class Claims:
-    """The claims of one replica; errors of other replicas name it."""
+    """The claims of one bridge; errors of other bridges name it."""
 
-    def __init__(self, store: Store, replica: str) -> None:
+    def __init__(self, store: Store, bridge: str) -> None:
         self._store = store
-        self._replica = replica
-        # After a restart a replica of the same name is another one.
+        self._bridge = bridge
+        # After a restart a bridge of the same name is another one.
         self._process = secrets.token_hex(8)
-        self._beat = 0
-        self._held: set[_Key] = set()
+        self._held: set[SessionKey] = set()
 
     def holds(self, owner: str, session_id: str) -> bool:
-        """Return whether this replica has claimed a session and knows of no loss."""
-        return _key(owner, session_id) in self._held
+        """Return whether this bridge has claimed a session and knows of no loss."""
+        return session_key(owner, session_id) in self._held
 
-    async def claim(self, owner: str, session_id: str) -> str:
-        """Claim a session; return the name of the dead replica that had it, or ""."""
-        key, wait = _key(owner, session_id), 0.05
-        start = since = anyio.current_time()
-        seen: bytes | None = None
-        while True:
-            lapsed = seen if anyio.current_time() - since >= LEASE_SECONDS else None
-            found = await anyio.to_thread.run_sync(self._try, key, lapsed)
-            if found is None:
-                return _holder(lapsed)
-            # The other replica may be saving the state, or may be dead.
-            alive = seen not in (None, found)
-            if alive and anyio.current_time() - start > 1.5 * LEASE_SECONDS:
-                raise InvalidRequestError(
-                    f"Session {session_id} is in use in replica {_holder(found)!r} of the bridge: "
-                    "a run uses it there, or its state could not be saved and is there alone. "
-                    "Nothing was run.",
-                    remedy="Wait for that run to end, or send the request to that replica.",
-                    code="elsewhere",
-                )
-            if found != seen:
-                seen, since = found, anyio.current_time()
+    async def claim(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
+        """Claim a session.
+
+        Returns:
+            The session without its data, None if none is saved; and whose claim lapsed, as a
+            clause, or "".
+
+        Raises:
+            InvalidRequestError: Another bridge has it, and is alive.
+            OSError: The store cannot be used.
+        """
+        key, wait = session_key(owner, session_id), 0.05
+        start = anyio.current_time()
+        while (row := await self._store.run(self._try, key)) is None:
+            if anyio.current_time() - start > 1.5 * LEASE_SECONDS:
+                raise elsewhere_error(session_id, await self._store.run(self.holder, key))
+            # The other bridge may be saving the state, or may be dead.
             await anyio.sleep(wait)
             wait = min(2 * wait, 0.5)
+        lapsed = f"replica {row.gone!r} of the bridge had it, and was not heard of for"
+        return _parse_row(row), row.gone and f"{lapsed} {LEASE_SECONDS:g} s"
 
     async def release(self, owner: str, session_id: str) -> None:
-        """Release a session, so that any replica can claim it."""
-        key = _key(owner, session_id)
+        """Release a session, so that any bridge can claim it."""
+        key = session_key(owner, session_id)
         self._held.discard(key)
         try:
-            await anyio.to_thread.run_sync(self._release, key)
+            await self._store.run(self._release, key)
         except OSError as error:
             logger.warning("a session's claim is left to lapse: %s", error)
 
-    async def renewing(self) -> None:
-        """Renew the held claims until cancelled."""
+    async def renewing(self, note_loss: Callable[[SessionKey, str], None]) -> None:
+        """Renew the held claims until cancelled.
+
+        Args:
+            note_loss: Called with the key of a lost session, and the bridge that has it.
+        """
         while True:
             await anyio.sleep(LEASE_SECONDS / 4)
             if self._held:
                 try:
-                    await anyio.to_thread.run_sync(self._renew)
+                    for key, holder in await self._store.run(self._renew):
+                        note_loss(key, holder)
                 except OSError as error:
                     logger.warning("claims of sessions cannot be renewed: %s", error)
 
-    def check(self, kept: Transaction, owner: str, session_id: str) -> None:
-        """Raise OSError if another replica has taken a session over."""
-        if not self._has(kept, _key(owner, session_id)):
-            raise OSError(errno.ESTALE, "another replica of the bridge has taken the session over")
+    def save(self, key: SessionKey, row: Mapping[str, Any], *, release: bool) -> None:
+        """Save a claimed session; raise OSError if another bridge has it."""
+        table = _sessions()
+        free = {"process": ""} if release else {}
+        ours = (_has_key(*key), table.c.process == self._process)
+        changed = table.update().where(*ours).values(**row, **free).returning(table.c.id)
+        if not self._store.execute(changed, durable=True):
+            # The answer to an earlier attempt may have been lost.
+            done = (_has_key(*key), table.c.facts == row["facts"], table.c.digest == row["digest"])
+            chosen = table.select().with_only_columns(table.c.id).where(*done)
+            if not self._store.query(chosen):
+                self._held.discard(key)
+                holder = self.holder(key)
+                raise OSError(errno.ESTALE, f"bridge {holder!r} has taken the session over")
+        if release:
+            self._held.discard(key)
 
-    def _try(self, key: _Key, lapsed: bytes | None) -> bytes | None:
-        """Claim a session and return None, or return another replica's claim."""
-        with self._store.writing() as kept:
-            found = kept.get(CLAIM, *key)
-            if found not in (None, lapsed) and not self._is_own(found):
-                return found
-            kept.put(CLAIM, *key, self._document())
-            self._held.add(key)
-        return None
+    def holder(self, key: SessionKey) -> str:
+        """Return the name of the bridge that claimed a session last; "" if none did."""
+        table = _sessions()
+        chosen = table.select().with_only_columns(table.c.bridge).where(_has_key(*key))
+        return next((row.bridge or "" for row in self._store.query(chosen)), "")
 
-    def _release(self, key: _Key) -> None:
-        with self._store.writing() as kept:
-            if self._has(kept, key):
-                kept.delete(CLAIM, *key)
+    def _try(self, key: SessionKey) -> Row[Any] | None:
+        """Claim a session and return its row; None if another bridge has it."""
+        from sqlalchemy import case, func
 
-    def _renew(self) -> None:
-        with self._store.writing() as kept:
-            for key in tuple(self._held):
-                if self._has(kept, key):
-                    kept.put(CLAIM, *key, self._document())
+        table, now = _sessions(), self._store.moment(time())
+        mine = {"bridge": self._bridge, "process": self._process, "renewed": now}
+        empty = {"name": "", "saved": now, "size": 0, "digest": "", "facts": "", "gone": ""}
+        before = func.coalesce(table.c.process, "")
+        is_free = before.in_(("", self._process)) | (table.c.renewed < now - LEASE_SECONDS)
+        gone = case((before.in_(("", self._process)), ""), else_=table.c.bridge)
+        new = self._store.upsert(table).values(owner=key[0], id=key[1], **empty, **mine)
+        claimed = new.on_conflict_do_update(
+            index_elements=["owner", "id"], set_={**mine, "gone": gone}, where=is_free
+        )
+        columns = (table.c.name, table.c.saved, table.c.size, table.c.facts, table.c.gone)
+        rows = self._store.execute(claimed.returning(*columns))
+        if not rows:
+            return None
+        self._held.add(key)
+        return rows[0]
 
-    def _has(self, kept: Transaction, key: _Key) -> bool:
-        """Return whether this replica still has a claim; forget a lost one."""
-        found = kept.get(CLAIM, *key)
-        if found is not None and self._is_own(found):
-            return True
-        self._held.discard(key)
-        return False
+    def _release(self, key: SessionKey) -> None:
+        table = _sessions()
+        ours = (_has_key(*key), table.c.process == self._process)
+        self._store.execute(table.update().where(*ours, table.c.digest != "").values(process=""))
+        self._store.execute(table.delete().where(*ours, table.c.digest == ""))
 
-    def _document(self) -> bytes:
-        self._beat += 1
-        return f"{self._replica} {self._process} {self._beat}".encode()
+    def _renew(self) -> list[tuple[SessionKey, str]]:
+        """Renew the held claims; return the lost ones, each with the bridge that has it."""
+        table, held = _sessions(), set(self._held)
+        renewed = table.update().where(table.c.process == self._process)
+        renewed = renewed.values(renewed=self._store.moment(time()))
+        rows = self._store.execute(renewed.returning(table.c.owner, table.c.id))
+        # A claim that was released meanwhile is not lost.
+        lost = (held - {(row.owner, row.id) for row in rows}) & self._held
+        self._held -= lost
+        return [(key, self.holder(key)) for key in lost]
 
-    def _is_own(self, found: bytes) -> bool:
-        return self._process.encode() in found
 
-
-def _key(owner: str, session_id: str) -> _Key:
+def session_key(owner: str, session_id: str) -> SessionKey:
     """Return a session's key in the store, which has a fixed length."""
     session = hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
     return owner_digest(owner), session
 
 
-def _holder(found: bytes | None) -> str:
-    return (found or b"").partition(b" ")[0].decode(errors="replace")
+def elsewhere_error(session_id: str, bridge: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Session {session_id} is in use in replica {bridge!r} of the bridge: a run uses it "
+        "there, or its state could not be saved and is there alone. Nothing was run.",
+        remedy="Wait for that run to end, or send the request to that replica.",
+        code="elsewhere",
+    )

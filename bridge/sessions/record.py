@@ -156,6 +156,7 @@ class Record:
         saved: Saved | None,
         sound: bool,
         cancelled: bool,
+        overtaken: str,
         ends: bool,
     ) -> tuple[Verdict, SessionReport]:
         """Record the end of a run; return the verdict on it, and the session's report.
@@ -163,12 +164,18 @@ class Record:
         Args:
             saved: The state that the run's sandbox began with.
             sound: Whether the sandbox can take another program.
+            overtaken: Why the session is another bridge's now, if it is.
         """
         kept = ending.exited is not None and ending.exited.kept and sound
         kept = kept and not (ending.protocol_error or ending.lost)
         state, note, lost = self._describe_start(ending, saved)
         self.runs += 1
         self.begun = True
+        if overtaken:
+            summary = f"Ended in the middle: {overtaken}."
+            verdict = replace(verdict, status="error", reason="cancelled", summary=summary)
+            note = f"What this run changed is not saved: {overtaken}. Its calls have happened."
+            return verdict, self.report("unsaved", note=note)
         if cancelled:
             summary = "Cancelled by its client."
             verdict = replace(verdict, status="error", reason="cancelled", summary=summary)

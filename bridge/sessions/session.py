@@ -9,226 +9,34 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import Any
 
 import anyio
 import anyio.to_thread
 
 from bridge.callers.client import RunCaller
-from bridge.errors import BridgeError, InvalidRequestError, NotStartedError
-from bridge.model import Limits, Loss, RunRequest, RunResult, SessionReport
+from bridge.errors import BridgeError, NotStartedError
+from bridge.model import Limits, RunRequest, RunResult
 from bridge.packages.packages import NOTHING, PackageSet, packages_of
-from bridge.rpc.channel import as_base64
-from bridge.sandbox.failure import Ending, Verdict
 from bridge.sandbox.pool import Reservation
 from bridge.sessions.admission import MAX_WAITING, SessionAdmission
-from bridge.sessions.checkpoints import MAX_STATE_BYTES, Checkpoints, Claims, Saved, StateParts
+from bridge.sessions.checkpoints import (
+    Checkpoints,
+    Claims,
+    Saved,
+    StateParts,
+    elsewhere_error,
+)
 from bridge.sessions.record import Holdings, Record
+from bridge.sessions.turns import Guest, QueuedRun, Turn
 from bridge.upstream.client_features import clear_caller, on_behalf_of
 
 logger = logging.getLogger(__name__)
 
 SAVE_SECONDS = 10.0  # A guest may take so long to send its state; the next run waits.
-
-
-class Guest(Protocol):
-    """The sandbox of a session; see `bridge.runs.program`."""
-
-    @property
-    def is_whole(self) -> bool: ...
-
-    async def wait_dead(self) -> None: ...
-
-
-@dataclass(eq=False, kw_only=True)
-class Turn:
-    """A run's turn: it has the session's sandbox.
-
-    Attributes:
-        saved: The saved state to restore in a new sandbox; None for none.
-        concluded: Whether the run has reported its end.
-        lost: The variables that the save after this run could not include.
-    """
-
-    queued: QueuedRun
-    record: Record
-    guest: Guest
-    saved: Saved | None
-    packages: PackageSet
-    sandbox: Reservation[Any]
-    concluded: bool = False
-    lost: tuple[Loss, ...] = ()
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The fields of the `Run` frame."""
-        return {"number": self.record.runs + 1, "state": as_base64(self._state)}
-
-    @property
-    def _state(self) -> bytes:
-        return b"" if self.saved is None else self.saved.data
-
-    def begun(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Record that the program has begun, and the function that interrupts it."""
-        self.queued.stop = stop
-
-    def conclude(self, verdict: Verdict, ending: Ending) -> tuple[Verdict, SessionReport]:
-        """Record the end of the run; return the verdict on it, and the session's report."""
-        self.concluded = True
-        return self.record.ended(
-            verdict,
-            ending,
-            saved=self.saved,
-            sound=self.guest.is_whole,
-            cancelled=self.queued.stopped,
-            ends=self.queued.ends,
-        )
-
-    def check(self, request: RunRequest) -> None:
-        """Check that the request's files and the restored state fit into one frame."""
-        brought = sum(len(file.data or b"") for file in request.files)
-        if len(self._state) + brought > MAX_STATE_BYTES:
-            message = (
-                f"The files of this run ({brought:,} bytes) do not fit beside what is restored of "
-                f"the session ({len(self._state):,} bytes): together {MAX_STATE_BYTES:,} at most."
-            )
-            remedy = "Run something without files first; the next run can have them."
-            raise InvalidRequestError(message, remedy=remedy)
-
-    def with_losses(self, result: RunResult) -> RunResult:
-        """Return a result with a note on large variables that were not saved."""
-        large = [f"{loss.name} ({loss.why})" for loss in self.lost if "bytes" in loss.why]
-        if not large or result.session is None:
-            return result
-        note = (
-            f"Held in memory only, and lost once the session is idle: {', '.join(large[:8])}. "
-            "Keep it as a compressed file in out/; the user can raise MCP_BRIDGE_SESSION_BYTES."
-        )
-        notes = " ".join(filter(None, (result.session.note, note)))
-        return replace(result, session=replace(result.session, note=notes))
-
-
-@dataclass(eq=False, kw_only=True)
-class QueuedRun:
-    """A run, or the end of the session, in the session's queue.
-
-    Attributes:
-        request: None for the end of the session.
-        outcome: The result of the end, or the error of a run without a turn.
-        over: Set when the session has saved its state after the run.
-        stop: Interrupts the program; None before the program has begun.
-        failure: The error that ended its turn.
-        again: Whether its first sandbox was dead.
-        is_gone: Whether it was cancelled.
-    """
-
-    request: RunRequest | None = None
-    limits: Limits = Limits()
-    caller: RunCaller | None = None
-    outcome: RunResult | BridgeError | None = None
-    over: anyio.Event = field(default_factory=anyio.Event)
-    stop: Callable[[], Awaitable[None]] | None = None
-    stopped: bool = False
-    failure: Exception | None = None
-    again: bool = False
-    is_gone: bool = False
-    _turn: Turn | None = None
-    _ready: anyio.Event = field(default_factory=anyio.Event)
-    _left: anyio.Event = field(default_factory=anyio.Event)
-    _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-
-    @property
-    def ends(self) -> bool:
-        """Whether the session ends with it."""
-        return self.request is None or self.request.end_session
-
-    def section(self, *, shield: bool = False) -> anyio.CancelScope:
-        """Return a scope that `cancel` cancels."""
-        self._scope = anyio.CancelScope(shield=shield)
-        if self.is_gone:
-            self._scope.cancel()
-        return self._scope
-
-    def cancel(self) -> None:
-        """Cancel the run in its current section."""
-        self.is_gone = self.stopped = True
-        self._scope.cancel()
-
-    def finish(self, outcome: RunResult | BridgeError | None = None) -> None:
-        self.outcome = outcome
-        self.over.set()
-        self._ready.set()
-
-    async def wait_turn(self) -> Turn | None:
-        """Wait for the run's turn; return None if the session ended first."""
-        await self._ready.wait()
-        if isinstance(self.outcome, BridgeError):
-            raise self.outcome
-        return self._turn
-
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[Turn]:
-        """Hold the session's sandbox while this is open.
-
-        A cancellation first interrupts the program, so that the session keeps its state.
-        """
-        failure: Exception | None = None
-        scope = anyio.CancelScope()
-        if (turn := await self.wait_turn()) is not None:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._give_up_when_cancelled)
-                try:
-                    with self.section(shield=True) as scope:
-                        try:
-                            yield turn
-                        except Exception as error:
-                            # Raised below: the task group would wrap it.
-                            failure = error
-                finally:
-                    self.leave(failure)
-                tasks.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        if turn is None or scope.cancelled_caught:
-            raise BridgeError("The bridge is ending.", code="session_limit")
-
-    def leave(self, failure: Exception | None = None) -> None:
-        """Return the sandbox to the session."""
-        self.failure, self._turn, self._ready = failure, None, anyio.Event()
-        self._left.set()
-
-    async def hand_over(self, turn: Turn) -> None:
-        """Give the run its turn, and wait until it leaves."""
-        self._turn, self._left = turn, anyio.Event()
-        self._ready.set()
-        if not self.is_gone:
-            await self._left.wait()
-
-    async def _give_up_when_cancelled(self) -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            if self._turn is not None:
-                with anyio.CancelScope(shield=True):
-                    await self.give_up()
-
-    async def give_up(self) -> None:
-        """End the run's turn within ten seconds: its client is gone, or the bridge ends."""
-        self.stopped = True
-        if self._turn is not None and self.stop is not None:
-            # If the interrupted program ends, its state is kept. Otherwise the sandbox and the
-            # unsaved state are lost.
-            with anyio.move_on_after(5.0):
-                await self.stop()
-                await self._left.wait()
-                return
-        self.cancel()
-        if self._turn is not None:
-            with anyio.move_on_after(5.0):
-                await self._left.wait()
 
 
 Reserve = Callable[..., AbstractAsyncContextManager[Reservation[Any]]]
@@ -287,6 +95,7 @@ class Session:
         self._closed = anyio.Event()
         self._packages = NOTHING
         self._grown: PackageSet | None = None  # For its next sandbox.
+        self._unwritten: Saved | None = None  # What the store could not take yet.
 
     @property
     def owner(self) -> str:
@@ -330,6 +139,18 @@ class Session:
             waiting.cancel()
             waiting.finish()
         if self._busy is not None:
+            await self._busy.give_up()
+        await self.put_away()
+
+    async def yield_to(self, bridge: str) -> None:
+        """End what runs here: another bridge has taken the session over."""
+        why = f"replica {bridge!r} of the bridge has taken the session over"
+        self.claimed, self._unwritten = False, None
+        self.record.lose(why)
+        while self._queue:
+            self._queue.popleft().finish(elsewhere_error(self.record.session_id, bridge))
+        if self._busy is not None:
+            self._busy.overtaken = why
             await self._busy.give_up()
         await self.put_away()
 
@@ -403,6 +224,9 @@ class Session:
             else:
                 logger.warning("session %s: %s", self.record.name, error)
         finally:
+            with anyio.CancelScope(shield=True):
+                await self._write()
+            self._unwritten = None
             self.is_open = False
             self._services.admission.dismiss(self)
             self._closed.set()
@@ -447,8 +271,7 @@ class Session:
         record = self.record
         saved = None
         if record.runs:
-            load = self._services.checkpoints.loaded
-            saved, why = await anyio.to_thread.run_sync(load, record.owner, record.session_id)
+            saved, why = await self._services.checkpoints.load(record.owner, record.session_id)
             record.began_from(saved, why)
         while (queued := await self._next(guest)) is not None:
             if queued.request is None:
@@ -471,9 +294,7 @@ class Session:
                 await self._hand_over(turn)
                 if record.begun and record.intact and not self.over:
                     saved = None
-                    turn.lost = await self._save(guest)
-                    if record.recoverable:
-                        await self.release()
+                    await self._save(guest, turn)
             finally:
                 # A run without a turn failed inside the bridge; `serve` finishes it.
                 if self._busy is None and queued not in self._queue:
@@ -507,7 +328,8 @@ class Session:
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(watch)
-                while not self._queue and not self._leaving:
+                tasks.start_soon(self._write_later)
+                while not self._queue and not self._leaving and self.record.intact:
                     self._woken = anyio.Event()
                     await self._woken.wait()
                 tasks.cancel_scope.cancel()
@@ -535,22 +357,48 @@ class Session:
             # next run, and needs the saved state. A large state may be saved only in part.
             queued.finish()
 
-    async def _save(self, guest: Guest) -> tuple[Loss, ...]:
-        """Save the state; return the variables that could not be saved."""
+    async def _save(self, guest: Guest, turn: Turn) -> None:
+        """Save the state after a turn, and tell the turn what could not be saved."""
         record = self.record
         state = await self._services.save_state(guest, record.runs, self._services.state_bytes)
         if state is None or not guest.is_whole:
             record.lose("it did not answer any more when it was to be saved")
         elif state.data is None:
             record.set_unsaved(state.problem)
-        elif problem := await self._services.checkpoints.save(
-            record.owner, record.to_save(state.data, state.lost)
-        ):
-            record.set_unsaved(problem)
         else:
-            record.kept(state.lost)
-            return state.lost
-        return ()
+            self._unwritten = record.to_save(state.data, state.lost)
+            turn.unsaved = await self._write()
+            turn.lost = () if turn.unsaved else state.lost
+
+    async def _write(self) -> str:
+        """Write down what is unwritten, and release the claim; return why that failed, or ""."""
+        record, services = self.record, self._services
+        async with self.claiming:
+            saved = self._unwritten
+            if saved is None or saved.run != record.runs:
+                return ""
+            release = self.claimed and not self.in_use
+            problem = await services.checkpoints.save(record.owner, saved, release=release)
+            if not problem:
+                record.kept(saved.lost)
+                self.claimed = self.claimed and not release
+                self._unwritten = None
+            elif services.claims and not services.claims.holds(record.owner, record.session_id):
+                record.lose(problem)
+                self._unwritten = None
+            else:
+                record.set_unsaved(problem)
+        return problem
+
+    async def _write_later(self) -> None:
+        """Write down what is unwritten, as soon as the store can take it."""
+        wait = 1.0
+        while self._unwritten is not None:
+            await anyio.sleep(wait)
+            wait = min(2 * wait, 8.0)
+            with anyio.CancelScope(shield=True):
+                await self._write()
+        self._woken.set()
 
     async def _end(self, queued: QueuedRun) -> None:
         await self._forget()

@@ -22,17 +22,23 @@ from bridge.errors import BridgeError, InvalidRequestError, UnknownError
 from bridge.event_loop import background_tasks
 from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
 from bridge.sessions.admission import SessionAdmission
-from bridge.sessions.checkpoints import MAX_STATE_BYTES, Checkpoints, Claims
+from bridge.sessions.checkpoints import (
+    MAX_STATE_BYTES,
+    Checkpoints,
+    Claims,
+    SessionKey,
+    session_key,
+)
 from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
 from bridge.sessions.session import (
     SAVE_SECONDS,
-    QueuedRun,
     Reserve,
     ResolvePackages,
     SaveState,
     Session,
     SessionServices,
 )
+from bridge.sessions.turns import QueuedRun
 from bridge.settings import Settings
 from bridge.store import Store
 
@@ -96,7 +102,7 @@ class Sessions:
         """Serve sessions; leaving saves and ends every one of them."""
         async with background_tasks() as self._tasks:
             if (claims := self._services.claims) is not None:
-                self._tasks.start_soon(claims.renewing)
+                self._tasks.start_soon(claims.renewing, self._note_loss)
             try:
                 yield
             finally:
@@ -214,8 +220,7 @@ class Sessions:
         if session.claimed or session.over:
             return session
         try:
-            gone = await claims.claim(record.owner, record.session_id)
-            saved = await self._services.checkpoints.describe(record.owner, record.session_id)
+            saved, lapsed = await claims.claim(record.owner, record.session_id)
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await claims.release(record.owner, record.session_id)
@@ -234,9 +239,16 @@ class Sessions:
                 return session
             session = self._add(Record(record.owner, record.name, saved))
         session.claimed = True
-        if gone and not session.is_open:
-            session.record.lose(f"replica {gone!r} of the bridge ended while it had it")
+        if lapsed and not session.is_open:
+            session.record.lose(lapsed)
         return session
+
+    def _note_loss(self, key: SessionKey, bridge: str) -> None:
+        """End what runs in a session that another bridge has taken over."""
+        for session in self._sessions.values():
+            if session_key(session.record.owner, session.record.session_id) == key:
+                assert self._tasks is not None  # the claims are renewed by a task of theirs
+                self._tasks.start_soon(session.yield_to, bridge)
 
     async def _find(self, request: RunRequest, *, make: bool) -> Session:
         key, owner = request.session, request.owner

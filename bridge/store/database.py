@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -51,6 +52,19 @@ def server_url(text: str) -> ServerUrl:
 class StoreError(OSError):
     """The database is full, damaged, locked, unreachable or too new."""
 
+    is_too_new = False
+
     def __init__(self, number: int, message: str, remedy: str = "") -> None:
         super().__init__(number, message)
         self.remedy = remedy
+
+
+def too_new(*, shared: bool) -> StoreError:
+    """Return the error of a bridge whose database a later version has changed."""
+    remedy = "Use that version, or remove the file."
+    if shared:
+        remedy = "Replace this bridge by one of that version."
+    message = "a later version of the bridge has changed its tables"
+    error = StoreError(errno.ESTALE, message, remedy)
+    error.is_too_new = True
+    return error

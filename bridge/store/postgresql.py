@@ -8,22 +8,55 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import ExitStack, suppress
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, func
+import anyio
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    Row,
+    Table,
+    create_engine,
+    event,
+    extract,
+    func,
+)
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError, TimeoutError
+from sqlalchemy.exc import (
+    DBAPIError,
+    DisconnectionError,
+    OperationalError,
+    SQLAlchemyError,
+    TimeoutError,
+)
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
-from bridge.store.database import BUSY_SECONDS, ServerUrl, StoreError
-from bridge.store.schema import DURABLE, LOCKED, WRITES, databases, pieces
-from bridge.store.store import BLOBS, Store
+from bridge.store.database import ServerUrl, StoreError, too_new
+from bridge.store.schema import (
+    DURABLE,
+    LOCKED,
+    MIGRATES,
+    WRITES,
+    databases,
+    pieces,
+)
+from bridge.store.store import BLOBS, NOW, VERSION, Store
 
 POOL = 8  # The most connections of one bridge; a transaction takes a few milliseconds.
-ANSWER_SECONDS = 45.0  # A stopped server may never answer.
-IDLE_SECONDS = 30  # A stopped bridge may never end its write transaction and release the lock.
+ANSWER_SECONDS = 10.0  # A stopped server may never answer.
+LOCK_SECONDS = 8  # Less than `ANSWER_SECONDS`, so that the server says why a transaction waits.
+IDLE_SECONDS = 5  # A stopped bridge may never end its write transaction and release the lock.
+PING_SECONDS = 5.0  # A connection that was idle for longer is tried before its next use.
 
 PIECE = 1024 * 1024  # Bytes of a content in one row.
 
@@ -60,14 +93,58 @@ class ServerStore(Store):
     def __init__(self, directory: Path, url: ServerUrl) -> None:
         super().__init__(directory)
         self._url, self.place = url.text, str(url)
+        self._silence, self.limiter = _silence(url.text), _limiter(url.text)
         self.blobs = ServerBlobs(directory / BLOBS, self)
 
     def check(self) -> None:
         with self.connected(writes=True):
             pass
 
+    def execute(self, statement: Executable, *, durable: bool = False) -> Sequence[Row[Any]]:
+        # One round trip: the server makes a transaction of each statement, and waits for its disk.
+        with self._alone(writes=True) as connection:
+            result = connection.execute(statement)
+            return result.all() if result.returns_rows else ()
+
+    def query(self, statement: Executable) -> Sequence[Row[Any]]:
+        with self._alone(writes=False) as connection:
+            return connection.execute(statement).all()
+
+    def moment(self, now: float) -> ColumnElement[Any]:
+        return extract("epoch", func.clock_timestamp())
+
+    def upsert(self, table: Table) -> Any:
+        return insert(table)
+
+    @contextmanager
+    def _alone(self, *, writes: bool) -> Iterator[Connection]:
+        """Open a connection without a transaction."""
+        with self._silence.passed() as answered:
+            try:
+                with self._engine().connect() as connection:
+                    yield connection.execution_options(isolation_level="AUTOCOMMIT")
+                    answered()
+            except SQLAlchemyError as error:
+                raise self._as_error(error, ending=writes) from None
+
+    @contextmanager
+    def connected(
+        self, *, writes: bool, durable: bool = False, locked: bool = True
+    ) -> Iterator[Connection]:
+        with (
+            self._silence.passed() as answered,
+            super().connected(writes=writes, durable=durable, locked=locked) as connection,
+        ):
+            answered()
+            yield connection
+
     def _engine(self) -> Engine:
-        return databases.engine(self._url, (0, 0), make_engine)
+        return databases.engine(self._url, (0, 0), make_engine, migrates=False)
+
+    def migrate(self) -> None:
+        """Bring the database to this version."""
+        databases.close(self._url)
+        databases.engine(self._url, (0, 0), make_engine)
 
     def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         failure = as_store_error(error)
@@ -116,32 +193,118 @@ def make_engine(url: str) -> Engine:
         creator=connect,
         pool_size=POOL // 2,
         max_overflow=POOL - POOL // 2,
-        pool_timeout=BUSY_SECONDS,
-        # A restarted server has dropped the pooled connections.
-        pool_pre_ping=True,
+        pool_timeout=ANSWER_SECONDS,
         hide_parameters=True,
     )
     event.listen(engine, "begin", _begin)
+    event.listen(engine, "checkin", _note_use)
+    event.listen(engine, "checkout", _try_idle)
     return engine
+
+
+def _note_use(_: Any, record: ConnectionPoolEntry) -> None:
+    record.info["used"] = time.monotonic()
+
+
+def _try_idle(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
+    """Try a connection that was idle: a restarted server has dropped it."""
+    if time.monotonic() - record.info.get("used", inf) > PING_SECONDS:
+        try:
+            connection.execute("")
+            connection.rollback()
+        except Exception:
+            raise DisconnectionError from None
+
+
+class Silence:
+    """Lets one call at a time try a database that does not answer; the others fail at once."""
+
+    def __init__(self) -> None:
+        self._error: StoreError | None = None
+        self._trying = threading.Lock()
+
+    @contextmanager
+    def passed(self) -> Iterator[Callable[[], None]]:
+        """Pass a call; the function is called once the database has answered it.
+
+        Raises:
+            StoreError: The database does not answer, and another call tries it.
+        """
+        known = self._error
+        tries = known is not None and self._trying.acquire(blocking=False)
+        if known is not None and not tries:
+            raise StoreError(known.errno or errno.EIO, known.strerror or "", known.remedy)
+
+        def answered() -> None:
+            nonlocal tries
+            if tries:
+                self._error, tries = None, False
+                self._trying.release()
+
+        try:
+            yield answered
+        except StoreError as error:
+            if error.errno == errno.ENOTCONN:
+                self._error = error
+            raise
+        finally:
+            if tries:
+                self._trying.release()
+
+
+@cache
+def _silence(url: str) -> Silence:
+    return Silence()
+
+
+@cache
+def _limiter(url: str) -> anyio.CapacityLimiter:
+    return anyio.CapacityLimiter(POOL)
 
 
 def _begin(connection: Connection) -> None:
     options = connection.get_execution_options()
+    if options.get("isolation_level") == "AUTOCOMMIT":
+        return
     # A writer must see the rows that others wrote while it waited for the lock.
     level = "READ COMMITTED" if options.get(WRITES) else "REPEATABLE READ, READ ONLY"
     statements = [
         f"SET TRANSACTION ISOLATION LEVEL {level}",
-        # longer than `BUSY_SECONDS`, the largest piece and the longest list
-        "SET LOCAL statement_timeout = '40s'",
+        "SET LOCAL statement_timeout = '9s'",
     ]
     if options.get(WRITES):
         statements.append(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
-        statements.append(f"SET LOCAL lock_timeout = '{BUSY_SECONDS:g}s'")
+        statements.append(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
         if not options.get(DURABLE):
             statements.append("SET LOCAL synchronous_commit = off")
         if options.get(LOCKED, True):
             statements.append(f"SELECT pg_advisory_xact_lock({LOCK})")
-    connection.exec_driver_sql("; ".join(statements))
+    if not options.get(MIGRATES):
+        statements.append(
+            "SELECT max(number), extract(epoch FROM clock_timestamp()) FROM migrations"
+        )
+    row = _execute_all(connection, "; ".join(statements))
+    if not options.get(MIGRATES):
+        version, now = row
+        connection.info[NOW] = float(now)
+        if version > VERSION:
+            raise too_new(shared=True)
+
+
+def _execute_all(connection: Connection, statements: str) -> Any:
+    """Execute statements in one round trip; return the last one's row."""
+    dbapi: Any = connection.dialect.dbapi
+    raw: Any = connection.connection.dbapi_connection
+    try:
+        with raw.cursor() as cursor:
+            cursor.execute(statements)
+            while cursor.nextset():
+                pass
+            return cursor.fetchone() if cursor.description else None
+    except dbapi.Error as error:
+        if raw.closed:
+            connection.invalidate()
+        raise OperationalError("BEGIN", None, error) from None
 
 
 def as_store_error(error: SQLAlchemyError) -> StoreError:

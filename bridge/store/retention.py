@@ -1,4 +1,4 @@
-"""Decides which stored items of many owners to remove. Pure.
+"""Decides which stored items of many owners to remove, and by whose limits.
 
 With n owners that store something, each owner's share is 1/n. The owner with the most loses its
 oldest item first. An owner with less never gives way to one with more.
@@ -6,11 +6,19 @@ oldest item first. An owner with less never gives way to one with more.
 
 from __future__ import annotations
 
+import json
+import logging
 from collections import Counter, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from bridge.model import PERSON_OWNERS, owner_digest
+from bridge.store.store import Transaction
+
+logger = logging.getLogger(__name__)
+
+LIMITS = "limits"  # The kind of documents with a shared store's limits.
 
 _PERSON = frozenset(map(owner_digest, PERSON_OWNERS))
 
@@ -30,6 +38,32 @@ class RetentionLimits(NamedTuple):
     oldest: float
     entries: int
     owner_entries: int
+
+
+def may_remove(kept: Transaction, kind: str, own: Mapping[str, int]) -> bool:
+    """Return whether a bridge may remove a kind's items by its own limits.
+
+    On a server the limits are a row, which the first bridge writes. A bridge whose settings differ
+    warns once and removes nothing.
+    """
+    if not kept.is_shared:
+        return True
+    said = json.dumps(own, sort_keys=True).encode()
+    known = kept.get(LIMITS, "", kind)
+    if known is None:
+        kept.put(LIMITS, "", kind, said)
+    elif known != said:
+        warn_once(kind, known.decode(), said.decode())
+    return known in (None, said)
+
+
+@cache
+def warn_once(kind: str, known: str, own: str) -> None:
+    logger.warning(
+        "this bridge removes no %s: its limits %s are not the store's %s; "
+        "`mcp-code-bridge store limits` shows both",
+        *(kind, own, known),
+    )
 
 
 def items_to_remove(

@@ -10,12 +10,15 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import anyio
+import anyio.to_thread
 
 from bridge.private_files import make_directory, restrict
 from bridge.store.blobs import Blobs, Unfinished
@@ -23,13 +26,16 @@ from bridge.store.database import BUSY_SECONDS, StoreError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
-    from sqlalchemy import ColumnElement, Connection, Engine, Row, Table
+    from sqlalchemy import ColumnElement, Connection, Engine, Executable, Row, Table
     from sqlalchemy.exc import SQLAlchemyError
+
+Value = TypeVar("Value")
 
 FILE = "store.db"  # In the state directory. SQLite adds two files while the database is in use.
 BLOBS = "blobs"  # The directory of contents; that of a database `NAME` is `NAME-blobs`.
 
-VERSION = 1  # The number of the last of `schema.MIGRATIONS`.
+VERSION = 2  # The number of the last of `schema.MIGRATIONS`.
+NOW = "bridge_now"  # The key of a connection's facts: when its transaction began, by the server.
 BATCH = 500  # Contents that one transaction removes, so that other writers wait for no more.
 
 
@@ -55,6 +61,7 @@ class Store:
     """One database, which several bridges and stores may use at once."""
 
     shared = False  # Whether it is a server's, which has no `state`.
+    limiter: anyio.CapacityLimiter | None = None  # The threads that may wait for it.
 
     def __init__(self, directory: Path, name: str = FILE) -> None:
         self.directory = directory
@@ -128,9 +135,43 @@ class Store:
                 removed += sum(self.blobs.remove(transaction.connection, one) for one in unused)
         return removed
 
+    def execute(self, statement: Executable, *, durable: bool = False) -> Sequence[Row[Any]]:
+        """Execute one writing statement in a transaction of its own; return its rows."""
+        with self.writing(durable=durable) as transaction:
+            assert transaction.connection is not None
+            result = transaction.connection.execute(statement)
+            return result.all() if result.returns_rows else ()
+
+    def query(self, statement: Executable) -> Sequence[Row[Any]]:
+        """Return the rows of one reading statement; none if there is no database."""
+        with self.reading() as transaction:
+            if transaction.connection is None:
+                return ()
+            return transaction.connection.execute(statement).all()
+
+    async def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
+        """Return a blocking function's value; threads that wait for a server have a limit."""
+        return await anyio.to_thread.run_sync(function, *arguments, limiter=self.limiter)
+
+    def moment(self, now: float) -> ColumnElement[Any]:
+        """Return the SQL of the current time, in seconds since the epoch: `now`, or a server's."""
+        from sqlalchemy import literal
+
+        return literal(now)
+
+    def upsert(self, table: Table) -> Any:
+        """Return an INSERT that can update on a conflict."""
+        from sqlalchemy.dialects.sqlite import insert
+
+        return insert(table)
+
     def close(self) -> None:
         if "bridge.store.schema" in sys.modules:
             sys.modules["bridge.store.schema"].databases.close(self._url)
+
+    def migrate(self) -> None:
+        """Bring the database to this version; SQLite's is migrated when it is opened."""
+        self.check()
 
     def check(self) -> None:
         with self.reading():
@@ -174,6 +215,16 @@ class Transaction:
     def __init__(self, connection: Connection | None) -> None:
         self.connection = connection
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a server's, whose clock and limits hold for all bridges."""
+        return self.connection is not None and NOW in self.connection.info
+
+    def now(self) -> float:
+        """Return the seconds since the epoch, by a server's clock or by this machine's."""
+        known = None if self.connection is None else self.connection.info.get(NOW)
+        return time.time() if known is None else float(known)
+
     def get(self, kind: str, owner: str, name: str) -> bytes | None:
         return dict(self.all(kind, owner, [name])).get(name)
 
@@ -184,7 +235,7 @@ class Transaction:
         assert self.connection is not None
         self.delete(kind, owner, name)
         row = {"kind": kind, "owner": owner, "name": name, "data": data, "size": len(data)}
-        moment = time.time() if updated is None else updated
+        moment = self.now() if updated is None else updated
         self.connection.execute(_documents().insert().values(updated=moment, **row))
 
     def delete(self, kind: str, owner: str, name: str) -> bool:
@@ -222,16 +273,13 @@ class Transaction:
     def used(self, digests: Iterable[str] | None = None) -> set[str]:
         if self.connection is None:
             return set()
-        from bridge.store.schema import CONTENTS
+        from bridge.store.schema import artifacts
 
-        used, wanted = set[str](), None if digests is None else list(digests)
-        for table in CONTENTS:
-            column = table.c.digest
-            chosen = table.select().with_only_columns(column).distinct()
-            if wanted is not None:
-                chosen = chosen.where(column.in_(wanted))
-            used.update(row.digest for row in self.connection.execute(chosen))
-        return used
+        column = artifacts.c.digest
+        chosen = artifacts.select().with_only_columns(column).distinct()
+        if digests is not None:
+            chosen = chosen.where(column.in_(list(digests)))
+        return {row.digest for row in self.connection.execute(chosen)}
 
     def prune(
         self,

@@ -14,6 +14,8 @@ from bridge.model import InputFile
 from bridge.runs import Engine
 from bridge.sessions import session as live
 from bridge.settings import Settings
+from bridge.store import Store
+from bridge.store.schema import sessions
 from tests.fakes.backend import FakeBackend
 from tests.raised import raises_code
 from tests.session_rig import OWNER, reopened, run, told, value, waits_for
@@ -112,8 +114,7 @@ async def test_a_checkpoint_that_is_damaged_is_told_about_and_the_session_begins
 ) -> None:
     async with reopened(settings, backend) as engine:
         await run(engine, "kept = 1")
-    [file] = (path for path in (settings.state_dir / "blobs").rglob("*") if path.is_file())
-    file.write_bytes(file.read_bytes()[:-9] + b"\0" * 9)
+    Store(settings.state_dir).execute(sessions.update().values(state=b"another"))
     async with reopened(settings, backend) as engine:
         report = told(result := await run(engine, "'kept' in globals()"))
         assert (result.result, report.state) == (False, "new")

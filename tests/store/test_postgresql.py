@@ -245,7 +245,7 @@ async def test_two_bridges_at_once_lose_and_mix_up_nothing_of_any_kind(tmp_path:
     store = store_at(tmp_path)
     with store.reading() as read:
         assert read.connection is not None
-        assert [row.number for row in read.connection.execute(migrations.select())] == [1]
+        assert [row.number for row in read.connection.execute(migrations.select())] == [1, 2]
     kept = artifacts_at(store)
     names = [(one.run_id, one.name) for one in kept.find_all("me")]
     assert sorted(names) == sorted((f"run-{me}", f"{n}") for me in "ab" for n in range(15))
