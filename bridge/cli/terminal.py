@@ -21,7 +21,6 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from bridge.callers.client import RunProgress, told
 from bridge.cli.output import StatusLine, can_move, hide_status, hold_logs, visible, write_err_line
 from bridge.errors import CannotAskError, UsageError
 from bridge.event_loop import background_tasks
@@ -326,6 +325,8 @@ class LiveTerminal(Terminal):
         self._queued -= len(data)
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
+        from bridge.callers.client import told  # it imports the SDK
+
         self._note = told(message, 120)
 
     @asynccontextmanager

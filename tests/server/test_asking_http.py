@@ -114,7 +114,6 @@ for _ in range(2):
 async def test_over_http_a_run_that_a_drain_ended_is_told_to_its_client_that_comes_back(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "LOOK_SECONDS", 0)
     drained = anyio.Event()
 
     async def drain() -> None:
