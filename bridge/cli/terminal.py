@@ -14,7 +14,7 @@ import termios
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from time import monotonic
-from typing import BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 import anyio
 import anyio.lowlevel
@@ -26,6 +26,9 @@ from bridge.errors import CannotAskError, UsageError
 from bridge.event_loop import background_tasks
 from bridge.model import Json
 from bridge.text import VisibleDecoder
+
+if TYPE_CHECKING:
+    from bridge.callers.client import RunProgress
 
 QUIET_SECONDS = 0.05
 """The pause in the input that a question waits for: pasted text arrives in pieces."""

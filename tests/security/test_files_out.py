@@ -96,7 +96,8 @@ async def test_only_regular_files_come_out_and_no_link_is_followed(
     assert files == dict.fromkeys(set(files) & {"unreadable"}, b"")
     why = {loss.name: loss.why for loss in result.missing}
     assert {"secret", "own", "maps", "memory", "first", "root", "directory"} <= why.keys()
-    assert why["pipe"] == why["socket"] == "it is a pipe, a socket or a device; only regular files are read"
+    assert why["pipe"] == why["socket"]
+    assert why["pipe"].startswith("it is a pipe, a socket or a device")
     assert "hard" not in result.result
     assert str(host["canary"]) not in f"{result}"
 

@@ -13,7 +13,6 @@ from mcp.client.session import ElicitationFnT
 from mcp.types import ElicitResult
 
 from bridge.runs import Engine
-from bridge.runs import engine as engine_module
 from bridge.server import clients
 from tests.asker_rig import asker, call, text_of
 from tests.engine_rig import ListFinder
