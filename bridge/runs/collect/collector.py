@@ -30,9 +30,7 @@ from bridge.rpc.output import (
     shares,
     terminal_view,
 )
-from bridge.runs.collect import Collected
-from bridge.runs.collect.files import FilesOut
-from bridge.runs.collect.pictures import ShownItems
+from bridge.runs.collect.outputs import Collected, FilesOut, ShownItems
 from bridge.sessions.checkpoints import StateParts
 
 logger = logging.getLogger(__name__)
