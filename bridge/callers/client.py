@@ -310,7 +310,7 @@ Redact = Callable[[str, Json], Json]
 
 
 class RunCaller:
-    """A run's client, for the servers that the run calls."""
+    """One run's client: takes progress and messages, and answers servers and the bridge."""
 
     def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
         # Servers' questions reach any client. The bridge's own are approvals, which only a client
