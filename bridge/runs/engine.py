@@ -99,7 +99,7 @@ class Engine:
         self.queue = RunQueue(runs := _runs_at_once(settings))
         # Runs that wait for a user take at most half of the slots.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)
-        self.under_way = UnderWay(settings.replica)
+        self.running_runs = RunningRuns(settings.replica)
         self.artifacts = store_for(settings)
         self.records = RunRecords(settings, partial(clear_value, redactor=servers.secrets.redactor))
         self.plans = Plans(store_of(settings))
@@ -179,7 +179,7 @@ class Engine:
         work: Callable[[Request, RunCaller, RunRecord], Awaitable[RunResult]],
     ) -> RunResult:
         """Do the work of a request, record it, and redact its result."""
-        with self.under_way.one():
+        with self.running_runs.track():
             caller = RunCaller(client, Clock(), identified=request.is_identified)
             request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
             async with self.records.recording(request) as record:
@@ -190,7 +190,7 @@ class Engine:
                 return record.end(result)
 
     async def _run(self, request: RunRequest, caller: RunCaller, record: RunRecord) -> RunResult:
-        """Take the nine steps."""
+        """Take the nine steps, of which 4 to 8 are repeated if the sandbox was dead."""
         await self.servers.refresh()
         if not request.ends_session_only:
             await record.begin()
@@ -251,7 +251,7 @@ class Engine:
             @asynccontextmanager
             async def open_sandbox(again: bool) -> AsyncIterator[tuple[PreparedRun, RunSandbox]]:
                 async with reserve(run.limits, fresh=again, keep=keep) as sandbox:
-                    yield run, RunSandbox(sandbox=sandbox, waited=not again)
+                    yield run, RunSandbox(sandbox=sandbox, may_be_dead=not again)
 
             yield open_sandbox
 
@@ -265,8 +265,8 @@ class Engine:
                     turn.check(run.request)
                     # For flow rules this run has read what the session's earlier runs read.
                     gate = run.gate.in_session(turn.record.flow)
-                    waited = turn.record.begun
-                    reserved = RunSandbox(sandbox=turn.sandbox, waited=waited, session=turn)
+                    begun = turn.record.begun
+                    reserved = RunSandbox(sandbox=turn.sandbox, may_be_dead=begun, session=turn)
                     # The turn comes first: a run with a slot never waits for its session.
                     async with self.queue.slot(run.request.owner, run.caller.report_queue):
                         yield replace(run, gate=gate, packages=turn.packages), reserved
@@ -308,7 +308,7 @@ def _current_asker() -> StartApprover | None:
     return caller.asker if isinstance(caller, RunCaller) else None
 
 
-class UnderWay:
+class RunningRuns:
     """The running runs; at shutdown each of them gets a typed error as its result."""
 
     def __init__(self, replica: str = "") -> None:
@@ -321,7 +321,7 @@ class UnderWay:
         return len(self._scopes)
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def track(self) -> Iterator[None]:
         if self.draining:
             message = f"This {self._called} is ending, and begins no more runs. Nothing was run."
             raise BridgeError(message, code="draining")

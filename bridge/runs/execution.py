@@ -41,12 +41,12 @@ class RunSandbox:
 
     Attributes:
         sandbox: The reservation; its `get` returns the sandbox once its guest is ready.
-        waited: Whether the sandbox may have died while it waited for this run.
+        may_be_dead: Whether the sandbox may have died while it waited for this run.
         session: The run's turn in its session; None without a session.
     """
 
     sandbox: Reservation[ReadySandbox]
-    waited: bool
+    may_be_dead: bool
     session: Turn | None = None
 
 
@@ -174,7 +174,7 @@ class Execution(Program):
             run.caller.report_calls(self._handle),
             run.limits,
             collector=Collector(run.limits, caller=run.caller, artifacts=artifacts, clear=clear),
-            waited=reserved.waited,
+            may_be_dead=reserved.may_be_dead,
             keeps=reserved.session is not None,
             clock=run.caller.clock,
             clear=parts.servers.secrets.redactor,

@@ -151,7 +151,7 @@ class Program:
     """Drives one program from its start to its end. Used once.
 
     Args:
-        waited: Whether the sandbox may have died while it waited.
+        may_be_dead: Whether the sandbox may have died while it waited.
         keeps: Whether the sandbox belongs to a session, so that further programs follow.
         clock: The run's total time; it stops during questions.
         clear: Redacts secrets in every error.
@@ -165,14 +165,14 @@ class Program:
         limits: Limits,
         *,
         collector: Collector | None = None,
-        waited: bool = False,
+        may_be_dead: bool = False,
         keeps: bool = False,
         clock: Clock | None = None,
         clear: Redact | None = None,
         clear_for: Callable[[Call], Redact] | None = None,
     ) -> None:
         self._clear, self._clear_for = clear, clear_for
-        self._waited = waited
+        self._may_be_dead = may_be_dead
         self._keeps = keeps
         self._clock = clock or Clock()
         # The program's own time; it stops while a call is open.
@@ -266,7 +266,7 @@ class Program:
             self._collector.give_up_files()
             deadline_passed = self._done is None
         age = self._clock.now() - self._started
-        if self._waited and not self._heard and not self._protocol_error and age < 0.1:
+        if self._may_be_dead and not self._heard and not self._protocol_error and age < 0.1:
             # Even if the program has begun, it has called nothing and can begin again.
             raise NotStartedError("The sandbox was gone before its program began.")
         return await self._read_end(deadline_passed=deadline_passed)

@@ -414,7 +414,7 @@ class _Handlers:
         client = HandshakeClient(context, self._principal)
 
         async def run() -> CommandResult:
-            with self._engine.under_way.one():
+            with self._engine.running_runs.track():
                 return await commands.run(
                     parse_command(params.arguments, commands.profiles),
                     client.progress if client.wants_progress else None,
