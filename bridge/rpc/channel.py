@@ -153,7 +153,7 @@ PIECE_BYTES = 189 * 1024  # A multiple of three, so that only the last piece has
 
 
 class LargeBase64(str):
-    """A random text in a frame, in place of bytes that are encoded while it is written."""
+    """A random placeholder for large bytes in a frame. The writer replaces it with their base64."""
 
     __slots__ = ("data",)
     data: bytes
@@ -209,7 +209,7 @@ class RedactStream(Protocol):
 
 
 class Redact(Protocol):
-    """Redacts secrets from what enters a sandbox; see `bridge.gate.redaction`."""
+    """The interface of `bridge.gate.redaction.Redactor`, for all data that enters a sandbox."""
 
     def text(self, text: str) -> str: ...
 

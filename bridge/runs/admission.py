@@ -136,7 +136,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The parts of an engine that serve each program."""
+    """The services of an engine that all runs share."""
 
     servers: Servers
     guide: GuestGuide

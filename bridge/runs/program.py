@@ -49,8 +49,8 @@ from bridge.guest.protocol.wire import (
 from bridge.model import Isolation, Json, Limits
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Channel, Redact
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
-from bridge.runs.collect import Collected
 from bridge.runs.collect.collector import Collector
+from bridge.runs.collect.outputs import Collected
 from bridge.sandbox.backend import Backend, DistantSandbox, LaunchSpec, Sandbox
 from bridge.sandbox.bundle import bundle_bytes
 from bridge.sandbox.failure import Ending

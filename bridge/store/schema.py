@@ -106,7 +106,7 @@ def _prepare(connection: sa.Connection) -> None:
 
 
 class Databases:
-    """The databases of this process, each with a pool of connections.
+    """The SQLite and PostgreSQL databases of this process, each with a pool of connections.
 
     One connection stays open, so that SQLite does not create and remove its log each time.
     """

@@ -1,4 +1,4 @@
-"""Collects a program's frames: streams here, displayed items in `pictures`, files in `files`.
+"""Collects a program's frames: streams here, displayed items and files in `outputs`.
 
 Secrets are redacted before anything is shown or stored, also a secret that two pieces share. A
 client that follows the run gets each piece at once. If a stream is larger than the result may show,
@@ -30,9 +30,7 @@ from bridge.rpc.output import (
     shares,
     terminal_view,
 )
-from bridge.runs.collect import Collected
-from bridge.runs.collect.files import FilesOut
-from bridge.runs.collect.pictures import ShownItems
+from bridge.runs.collect.outputs import Collected, FilesOut, ShownItems
 from bridge.sessions.checkpoints import StateParts
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,8 @@ from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Call, Done, Exited, File
 from bridge.model import Limits
-from bridge.runs.collect import Collected
 from bridge.runs.collect.collector import Collector
-from bridge.runs.collect.files import MAX_MISSING, MAX_PART_BYTES
+from bridge.runs.collect.outputs import MAX_MISSING, MAX_PART_BYTES, Collected
 from bridge.runs.program import COLLECT_SECONDS, GRACE_SECONDS, ProgramEnd
 from bridge.sandbox.failure import classify
 from bridge.store import Store
