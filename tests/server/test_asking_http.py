@@ -116,14 +116,14 @@ async def test_over_http_a_run_that_a_drain_ended_is_told_to_its_client_that_com
     drained = anyio.Event()
 
     async def drain() -> None:
-        await engine.under_way.drain(0, lambda: engine.suspended.live > 0)
+        await engine.running_runs.drain(0, lambda: engine.suspended.live > 0)
         drained.set()
 
     async with anyio.create_task_group() as tasks:
 
         async def elicit(context: Any, params: Any) -> ElicitResult:
             tasks.start_soon(drain)
-            await until(lambda: engine.under_way.count == 0)
+            await until(lambda: engine.running_runs.count == 0)
             for _ in range(20):
                 await anyio.lowlevel.checkpoint()
             assert not drained.is_set()
