@@ -42,11 +42,9 @@ PURE := \
     bridge/guest/protocol/wire.py \
     bridge/saved_functions/source.py \
     bridge/rpc/* \
-    bridge/sandbox/binds.py \
+    bridge/sandbox/backend.py \
     bridge/sandbox/failure.py \
     bridge/sandbox/layers.py \
-    bridge/sandbox/limits.py \
-    bridge/sandbox/container/facts.py \
     bridge/sandbox/container/faults.py \
     bridge/sandbox/container/hardening.py \
     bridge/server/arguments.py \

@@ -33,13 +33,13 @@ from benchmarks.disclosure_servers import CROWD_SERVERS, Given, crowd, packages,
 from benchmarks.disclosure_speed import Speed, speed
 from benchmarks.machine import machine
 from bridge.catalog.search import ToolIndex
-from bridge.inventory.tool_cache import Listing
+from bridge.inventory.inventory import Listing
 from bridge.model import Tool
 from bridge.runs import open_engine
 from bridge.server.app import tool_list
-from bridge.server.search_tool import search_result
+from bridge.server.tools import search_result
 from bridge.settings import Settings, load
-from bridge.tokens import count_tokens, definition_text
+from bridge.text import count_tokens, definition_text
 
 Tools = Mapping[str, tuple[Tool, ...]]
 

@@ -5,6 +5,7 @@ A user who can write to any directory on a file's path can replace the file.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import grp
 import os
@@ -35,6 +36,24 @@ def make_directory(path: Path) -> None:
             raise
         return
     path.chmod(MODE)
+
+
+def restrict(path: Path, kind: int = stat.S_IFDIR, *, follow: bool = False) -> None:
+    """Take the rights of other users to a directory or file.
+
+    Raises:
+        OSError: It is a link or not of this kind, or belongs to another user.
+    """
+    status = path.stat(follow_symlinks=follow)
+    if stat.S_IFMT(status.st_mode) != kind:
+        raise OSError(errno.EINVAL, f"{path.name} is a link or no {_KINDS[kind]}")
+    if status.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, f"{path.name} belongs to another user")
+    if status.st_mode & 0o077:
+        path.chmod(status.st_mode & 0o700)
+
+
+_KINDS = {stat.S_IFDIR: "directory", stat.S_IFREG: "plain file"}
 
 
 @contextmanager

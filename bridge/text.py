@@ -1,4 +1,4 @@
-"""Cleans and shortens text from other programs for JSON and terminals.
+"""Cleans and shortens text from other programs for JSON and terminals, and counts its tokens.
 
 Also makes duplicate keys distinct.
 """
@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import accumulate
+from typing import Any
 
 _OBEYED = frozenset({"Cc", "Cf", "Zl", "Zp"})
 """Categories of characters that control a terminal, or that reverse, hide or break text."""
@@ -65,14 +68,7 @@ def visible(text: str, keep: str = "\n\t") -> str:
     Args:
         keep: The characters that are not escaped.
     """
-    if text.isprintable():
-        return text
-    return "".join(
-        character.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(character) in _OBEYED and character not in keep
-        else character
-        for character in text
-    )
+    return _escape(text, keep, lambda each: each.encode("unicode_escape").decode("ascii"))
 
 
 def visible_json(text: str) -> str:
@@ -80,13 +76,15 @@ def visible_json(text: str) -> str:
 
     The value is unchanged, because outside of strings JSON only has newlines.
     """
+    return _escape(text, "\n", lambda each: json.dumps(each)[1:-1])
+
+
+def _escape(text: str, keep: str, form: Callable[[str], str]) -> str:
     if text.isprintable():
         return text
     return "".join(
-        json.dumps(character)[1:-1]
-        if unicodedata.category(character) in _OBEYED and character != "\n"
-        else character
-        for character in text
+        form(each) if unicodedata.category(each) in _OBEYED and each not in keep else each
+        for each in text
     )
 
 
@@ -213,3 +211,144 @@ def distinct_key(key: str, taken: Collection[object]) -> str:
 
 def counted(count: int, noun: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def words_in(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SCAN_FACTOR = 8
+"""Characters of input that are read for each character of a line."""
+
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+"""Includes tags and variation selectors, which models read and people do not see."""
+
+
+def clip(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return text[: max(limit - 1, 0)].rstrip() + "…"
+
+
+def one_line(text: str, limit: int) -> str:
+    flat = re.sub(r"\s+", " ", text[: limit * _SCAN_FACTOR])
+    flat = _UNPRINTABLE.sub("", flat).strip()
+    return clip(valid_text(flat), limit)
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return the lines of `text`, without characters that some viewers take for line breaks."""
+    return [_UNPRINTABLE.sub("", line.replace("\t", " ")) for line in text.splitlines()]
+
+
+def first_sentence(text: str, limit: int) -> str:
+    """Return the first sentence of `text` as one line of at most `limit` characters.
+
+    A paragraph's end also ends a sentence. A full stop must precede a new sentence, so "e.g. this"
+    and "v1.2" stay whole.
+    """
+    paragraph = text.strip()[: limit * _SCAN_FACTOR].split("\n\n", 1)[0]
+    flat = one_line(paragraph, limit * _SCAN_FACTOR)
+    end = re.search(r"[.!?](?=\s+[^\sa-z])", flat)
+    return clip(flat[: end.end()] if end else flat, limit)
+
+
+def join_names(names: Sequence[str], limit: int, others: str = "") -> str:
+    """Return as many names as fit `limit` characters, and the number of the others."""
+    text = ", ".join(names)
+    if len(text) <= limit:
+        return text
+    ends = accumulate(len(name) + 2 for name in names)
+    room = limit - len(f" and 1,000,000 more{others}")
+    fit = sum(end <= room for end in ends)
+    rest = f"{len(names) - fit:,} more{others}"
+    return f"{', '.join(names[:fit])} and {rest}" if fit else rest
+
+
+def list_names(names: Sequence[str], most: int = 12) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")
+
+
+_PIECE = re.compile(
+    r"[^\r\n\w]?(?:[A-Z]*[^\W\d_A-Z]+|[A-Z]+)"
+    r"|\d{1,3}"
+    r"| ?[^\s\w]+[\r\n/]*"
+    r"|_+"
+    r"|\s*[\r\n]+"
+    r"|\s+(?!\S)"
+    r"|\s+"
+)
+"""The pieces into which the tokenizer splits a text; most are one token."""
+
+
+def _kind(code: int) -> str:
+    character = chr(code)
+    if code > 127:
+        # Most characters with these first bytes are marks; most others are letters.
+        return "p" if code in (0xC2, 0xE2, 0xF0) else "x"
+    if character.isalpha():
+        return "a" if character.islower() else "A"
+    if character.isspace():
+        return "n" if character == "\n" else "s"
+    return "0" if character.isdigit() else {'"': "q", "'": "q", "_": "x"}.get(character, "p")
+
+
+_KINDS = "".join(map(_kind, range(256))).encode()
+"""The class of each byte: lower or upper case, digit, newline, space, quote, mark, other."""
+
+_CONTINUED = bytes(range(0x80, 0xC0))  # Continuation bytes of UTF-8.
+_ALIKE = bytes.maketrans(b"Aq", b"ap")  # Merge both cases, and all marks.
+
+_MORE = (
+    # A capitalised word directly after a mark, as in rows: ",Paris".
+    (b"pAaaa", 1.25),
+    (b"qAaaa", 1.25),
+    (b"paaaa", 0.25),
+    (b"AAAA", 0.5),
+)
+_MORE_ALIKE = (
+    # Long words, spaces and marks.
+    (b"a" * 7, 0.12),
+    (b"a" * 16, 3.0),
+    (b"s" * 64, 1.0),
+    (b"pppp", 0.5),
+)
+"""Patterns of pieces with several tokens, and their average number of further tokens."""
+
+_MIXED = re.compile(b"aA{1,3}a?[A0]")
+_MIXED_MORE = 1.6  # Further tokens of mixed case, as in base64.
+
+_MORE_FOREIGN = ((0xC0, 0xE0, 0.1), (0xE0, 0xF0, 0.7), (0xF0, 0x100, 1.5))
+"""Further tokens of non-ASCII characters by first byte: letters, ideographs, pictures."""
+
+
+def count_tokens(text: str) -> int:
+    """Estimate the tokens of `text` for a model, to choose, cut and compare, not for bills.
+
+    Within 10 % of the tokenizer o200k_base for prose, rows, digits and code, and 20 % for other
+    languages and tokenizers; see `tests/testdata/tokens.json`. Random letters may be worse. A
+    thousand tokens take a third of a millisecond.
+    """
+    found = float(len(_PIECE.findall(text)))
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) > len(text):
+        for first, last, more in _MORE_FOREIGN:
+            found += more * (len(data) - len(data.translate(None, bytes(range(first, last)))))
+    classes = data.translate(_KINDS, _CONTINUED)
+    found += _MIXED_MORE * len(_MIXED.findall(classes))
+    for kind, most in ((classes, _MORE), (classes.translate(_ALIKE), _MORE_ALIKE)):
+        for sign, more in most:
+            found += more * kind.count(sign)
+    return math.ceil(found)
+
+
+def definition_text(name: str, description: str, input_schema: Mapping[str, Any]) -> str:
+    """Return a tool's definition as a client gives it to the model.
+
+    Clients use different formats with the same content.
+    """
+    definition = {"name": name, "description": description, "input_schema": input_schema}
+    return json.dumps(definition, ensure_ascii=False, separators=(",", ":"), default=str)

@@ -17,19 +17,17 @@ from typing import Any, Literal
 
 import bridge.errors as faults
 import bridge.settings as package
-from bridge.cli import help as helps
-from bridge.cli.app import COMMANDS, make_command
+from bridge.cli.app import COMMANDS, SETTINGS_PANEL, describe_command, make_command, row_of
 from bridge.cli.line import PROGRAM
 from bridge.guest.api import runtime as mcp_api
 from bridge.guest.api import values
 from bridge.guest.worker import environment
 from bridge.model import CommandResult, Directory, Limits, RunResult, ServerSettings
 from bridge.render import structured as rendered
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import limits_for
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
-from bridge.server.command_tool import COMMAND_OUTPUT_SCHEMA, COMMAND_TOOL, command_tool
 from bridge.server.content import RECORD_KEY
-from bridge.server.search_tool import search_tool
+from bridge.server.tools import COMMAND_OUTPUT_SCHEMA, COMMAND_TOOL, command_tool, search_tool
 from bridge.settings import (
     FLAGS,
     OTHER_VARIABLES,
@@ -534,7 +532,7 @@ def commands_page() -> str:
         "text of this page, and the settings that the command uses. `-h` is shorter.",
         *([f"## {panel}", "", *lines] for panel, lines in panels.items()),
         [
-            f"## {helps.SETTINGS_PANEL}",
+            f"## {SETTINGS_PANEL}",
             "",
             "Every command takes these flags; see [settings](settings.md).",
             "",
@@ -545,14 +543,14 @@ def commands_page() -> str:
 
 def _command(path: str) -> Iterator[str]:
     command = make_command(path)
-    summary, prose_text, examples = helps.describe_command(command.callback)
+    summary, prose_text, examples = describe_command(command.callback)
     rows, words = [], [path]
     for each in command.params:
-        word, text = helps.row_of(each)
+        word, text = row_of(each)
         if each.param_type_name == "argument":
             word = f"{word}..." if each.nargs == -1 else word
             words.append(word if each.required else f"[{word}]")
-        if each.rich_help_panel != helps.SETTINGS_PANEL and word not in ("-h", "--help"):
+        if each.rich_help_panel != SETTINGS_PANEL and word not in ("-h", "--help"):
             rows.append([code(word), text])
     yield from [f"### `{' '.join(words)}`", "", summary, ""]
     yield from [" ".join(prose_text.split()), ""] if prose_text else ()

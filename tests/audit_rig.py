@@ -9,7 +9,7 @@ from typing import Any
 
 from bridge.gate.audit import AuditLog
 from bridge.gate.audit.reading import LogReport, verify
-from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.policy import CallFacts, Decision
 
 NOON = 1_790_000_000.0
 """2026-09-21, 14:13:20 UTC."""

@@ -120,7 +120,7 @@ def is_first(item: pytest.Item, first: dict[str, str]) -> bool:
 @pytest.fixture(autouse=True, scope="session")
 def scripted_people() -> Iterator[None]:
     """Accept answers of scripts, which are faster than a person's."""
-    from bridge.callers import client as automatic
+    from bridge.gate import question as automatic
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(automatic, "AUTOMATIC_SECONDS", 0.0)

@@ -7,7 +7,7 @@ import math
 import anyio
 import anyio.lowlevel
 
-from bridge.clock import Clock
+from bridge.event_loop import Clock
 from tests.waiting import PATIENCE_SECONDS
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from bridge.discovery.finder import DiscoveryContext, discover
-from bridge.gate.decision import CallFacts
-from bridge.gate.policy import Policy
+from bridge.gate.policy import CallFacts, Policy
 from bridge.settings import Settings, load
 from bridge.settings.commands import Credentials
 

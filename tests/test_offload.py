@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.offload import LARGE, VALUE, estimated_size, offload
+from bridge.event_loop import LARGE, VALUE, estimated_size, offload
 from tests.waiting import PATIENCE_SECONDS
 
 

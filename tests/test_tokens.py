@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.tokens import count_tokens, definition_text
+from bridge.text import count_tokens, definition_text
 
 RECORDED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "testdata" / "tokens.json").read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ from jsonschema import Draft7Validator, Draft202012Validator
 from jsonschema.protocols import Validator
 from mcp.shared.message import SessionMessage
 
-from bridge.server.notices import NotifyingServer
+from bridge.server.resources import NotifyingServer
 from bridge.upstream.direct_dispatcher import LineWriter
 from bridge.upstream.handshake import RecordingDispatcher
 from bridge.upstream.http import CappedClient

@@ -21,9 +21,8 @@ from benchmarks.engines import Engine
 from benchmarks.figures import median
 from benchmarks.processes import all_pids, below, command
 from benchmarks.results import Measurement
-from bridge.inventory.configuration import ConfigFinder, context_for
-from bridge.inventory.consents import consents_of
-from bridge.inventory.tool_cache import Listing, ToolCache
+from bridge.inventory.configuration import ConfigFinder, consents_of, context_for
+from bridge.inventory.inventory import Listing, ToolCache
 from bridge.model import Tool
 from bridge.settings import load
 from bridge.store import Store

@@ -19,14 +19,12 @@ from benchmarks.engines import Engine
 from benchmarks.figures import median
 from benchmarks.results import Measurement
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.flow import Flow
 from bridge.gate.journal import Journals
 from bridge.gate.pins import Pins
 from bridge.gate.pipeline import Gate, Grant
-from bridge.gate.policy import Policy
+from bridge.gate.policy import Flow, Policy
 from bridge.gate.redaction import Redactor
-from bridge.gate.services import GateContext
-from bridge.gate.tally import Rates, RunBudget
+from bridge.gate.services import GateContext, Rates, RunBudget
 from bridge.model import Json, Tool
 from bridge.settings.policy import parse_policy
 from bridge.store import Store

@@ -46,8 +46,7 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"#!", "text/x-script"),
 )
 
-_SIGNED = frozenset(kind for _, kind in _SIGNATURES) | {"image/webp"}
-"""Types that need their signature."""
+_SIGNED = frozenset(kind for _, kind in _SIGNATURES) | {"image/webp"}  # They need a signature.
 
 _ACTIVE = frozenset({
     "application/java-archive", "application/javascript", "application/x-bat", "application/x-csh",
@@ -135,18 +134,12 @@ _PART = re.compile(  # A query with sorted pairs.
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A requested part of an artifact: a range of bytes or of lines.
-
-    Attributes:
-        length: None for all bytes from `offset`.
-        first: The first line, from 1; a negative number counts from the end; 0 means bytes.
-        last: The last line, inclusive; None for all lines from `first`.
-    """
+    """A requested part of an artifact: lines if `first` is set, and bytes if not."""
 
     offset: int = 0
-    length: int | None = None
-    first: int = 0
-    last: int | None = None
+    length: int | None = None  # None for all bytes from `offset`.
+    first: int = 0  # From 1; a negative number counts from the end.
+    last: int | None = None  # Inclusive; None for all lines from `first`.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,8 +215,7 @@ def nth_line_end(data: bytes, number: int, start: int = 0) -> int:
 def text_answer(data: bytes, start: int, wanted: int, size: int) -> tuple[int, int, str | None]:
     """Return a part's start and end, aligned to characters, and its text; None if not UTF-8.
 
-    Args:
-        data: The content from `start` on: `wanted` bytes and up to `SPARE` more.
+    `data` has the `wanted` bytes from `start` on, and up to `SPARE` more.
     """
     begin, end = 0, min(wanted, len(data))
     while start > 0 and begin < min(len(data), _CHARACTER - 1) and _inside(data, begin):
@@ -310,25 +302,19 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True)
 class PartialContent:
-    """The part of an artifact in one response.
-
-    Attributes:
-        data: The bytes; empty for a text.
-        text: None if the content is not text.
-        start, end: The range of bytes, of `size`.
-        first, last: The lines, of `lines`, if lines were requested; the last one may be cut.
-        more: The query for the next part; empty at the end.
-    """
+    """The part of an artifact in one response, as text or as bytes."""
 
     data: bytes = b""
     text: str | None = None
+    # The range of bytes, of all.
     start: int
     end: int
     size: int
+    # The lines, of all, if lines were requested; the last one may be cut.
     first: int = 0
     last: int = 0
     lines: int = 0
-    more: str = ""
+    more: str = ""  # The query for the next part; empty at the end.
 
     @property
     def whole(self) -> bool:

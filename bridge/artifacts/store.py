@@ -11,7 +11,8 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from time import time
 from types import SimpleNamespace
@@ -23,9 +24,9 @@ import anyio.to_thread
 
 from bridge.artifacts.content import HEAD, Content, mime_type, translate_errors
 from bridge.errors import ArtifactStoreError, UnknownError
-from bridge.model import STREAMS, Artifact, ArtifactKind, Provenance
+from bridge.model import STREAMS, Artifact, ArtifactKind, Provenance, owner_digest
 from bridge.settings import Settings, store_of
-from bridge.store import Store, StoreError, Transaction, owner_digest
+from bridge.store import Store, StoreError, Transaction
 from bridge.store.blobs import Unfinished
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 from bridge.text import counted, valid_text, visible
@@ -33,6 +34,8 @@ from bridge.text import counted, valid_text, visible
 if TYPE_CHECKING:
     from sqlalchemy import Row, Table
 
+
+logger = logging.getLogger(__name__)
 
 # A program can write any number of files, with any names.
 MAX_RUN_ENTRIES = 1_000
@@ -42,14 +45,14 @@ Origin = Callable[[], Provenance | None]
 """Returns a run's provenance so far; None if none needs to be recorded. Called in threads."""
 
 
+@dataclass(eq=False)
 class Quota:
     """A run's quota of artifacts and bytes. Thread-safe."""
 
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._used = 0
-        self._count = 0
-        self._changing = threading.Lock()
+    _total: int
+    _used: int = 0
+    _count: int = 0
+    _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> None:
         with self._changing:
@@ -70,7 +73,6 @@ class Quota:
             self._used += size
 
     def give_back(self, size: int) -> None:
-        """Give back the bytes of a discarded artifact."""
         with self._changing:
             self._used -= size
             self._count -= 1
@@ -81,10 +83,13 @@ class RunArtifacts:
     """Adds artifacts to one run, within its quota."""
 
     store: ArtifactStore
-    quota: Quota
     owner: str
     run_id: str
-    origin: Origin
+    origin: Origin = lambda: None
+
+    @cached_property
+    def quota(self) -> Quota:
+        return self.store.quota(self.owner, self.run_id)
 
     def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
         """Begin an artifact; the store lists it once it is finished."""
@@ -105,27 +110,23 @@ class RunArtifacts:
             return writer.finish()
 
 
+@dataclass(eq=False)
 class ArtifactWriter:
     """An unfinished artifact. Leaving the context without `finish` discards it."""
 
-    def __init__(
-        self, run: RunArtifacts, unfinished: Unfinished, name: str, claimed: str, kind: ArtifactKind
-    ) -> None:
-        self._run = run
-        self._unfinished: Unfinished | None = unfinished
-        self._name = name
-        self._claimed = claimed
-        self._kind: ArtifactKind = kind
-        self._size = 0
-        self._head = b""
-        self._digest = hashlib.sha256()
+    _run: RunArtifacts
+    _unfinished: Unfinished | None
+    _name: str
+    _claimed: str
+    _kind: ArtifactKind
+    _size: int = 0
+    _head: bytes = b""
+    _digest: Any = field(default_factory=hashlib.sha256)
 
     def write(self, data: bytes) -> None:
-        """Append data. The event loop may write pieces of up to a megabyte.
+        """Append data; the event loop may write pieces of up to a megabyte.
 
-        Raises:
-            ArtifactStoreError: The write failed. The artifact is discarded; with the code
-                `artifact_quota` the previous data stays.
+        If that fails, the artifact is discarded, but beyond the quota the previous data stays.
         """
         unfinished = self._require_open()
         self._run.quota.take(len(data))
@@ -182,8 +183,6 @@ class ArtifactWriter:
         self.discard()
 
 
-logger = logging.getLogger(__name__)
-
 ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
@@ -191,7 +190,8 @@ MAX_ENTRIES = 50_000  # Artifacts of all owners.
 
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
-_ID = re.compile(r"[0-9a-f]{20}")
+_ARTIFACT_URI = re.compile(rf"{ARTIFACTS_URI}([0-9a-f]{{20}})")
+_STREAM_URI = re.compile(rf"{RUNS_URI}({_RUN.pattern})/({'|'.join(STREAMS)})")
 _LABEL = ("run_id", "kind", "name", "mime_type", "size", "digest")
 _BEGINNING = re.compile("[0-9a-f]{4,64}")
 
@@ -202,45 +202,42 @@ SELECT (SELECT sum(size) FROM (SELECT DISTINCT digest, size FROM artifacts) AS c
 """
 
 
+@dataclass(eq=False, repr=False)
 class ArtifactStore:
     """The artifacts of all runs; several bridges may use it at once.
 
     Beyond the limits it removes the oldest artifacts of the owner with the most.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        total_bytes: int,
-        run_bytes: int,
-        days: int,
-        now: Callable[[], float] = time,
-    ) -> None:
-        self._store = store
-        self._seconds = days * 24 * 3600.0
-        self._total_bytes = total_bytes
-        # A run with more than the whole store would lose its own first files.
-        self._run_bytes = min(run_bytes, total_bytes)
+    _store: Store
+    _: KW_ONLY
+    total_bytes: int
+    run_bytes: int
+    days: int
+    now: Callable[[], float] = time
+
+    def __post_init__(self) -> None:
+        self._seconds = self.days * 24 * 3600.0
         self._quotas: WeakValueDictionary[tuple[str, str], Quota] = WeakValueDictionary()
-        self._now = now
         self._last = 0
         # By owner, the last refusal: its size, the totals and the time.
         self._refused: dict[str, tuple[int, tuple[int, int], float]] = {}
         self._changing = threading.Lock()
-        self.blobs = store.blobs
+        self.blobs = self._store.blobs
 
     @property
     def root(self) -> Path | str:
         return self._store.place
 
-    def of_run(self, owner: str, run_id: str, origin: Origin = lambda: None) -> RunArtifacts:
+    def quota(self, owner: str, run_id: str) -> Quota:
         if not _RUN.fullmatch(run_id):
             raise ValueError(f"no run is called {run_id!r:.80}")
         quota = self._quotas.get((owner, run_id))
         if quota is None:
-            quota = self._quotas.setdefault((owner, run_id), Quota(self._run_bytes))
-        return RunArtifacts(self, quota, owner, run_id, origin)
+            # A run with more than the whole store would lose its own first files.
+            most = min(self.run_bytes, self.total_bytes)
+            quota = self._quotas.setdefault((owner, run_id), Quota(most))
+        return quota
 
     def find_all(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
         """Return the artifacts of an owner, or of all if None, newest first."""
@@ -272,7 +269,6 @@ class ArtifactStore:
 
     @contextmanager
     def opened(self, owner: str | None, uri: str) -> Iterator[Content]:
-        """Open an artifact's content."""
         artifact = self.find(owner, uri)
         with translate_errors("read", self.root):
             try:
@@ -281,9 +277,7 @@ class ArtifactStore:
                 raise _unknown(uri) from None
         content = Content(artifact, blob, self.root)
         with closing(blob):
-            with translate_errors("read", self.root):
-                size = blob.size
-            if size != artifact.size:
+            if blob.size != artifact.size:
                 raise content.damage_error()
             yield content
 
@@ -356,7 +350,7 @@ class ArtifactStore:
         row = self._find(owner, uri)
         with translate_errors("removed", self.root):
             with self._store.writing() as kept:
-                _delete(kept, [row.id])
+                _delete(kept, [row])
             self._store.drop([row.digest])
         return self._artifact(row)
 
@@ -367,7 +361,7 @@ class ArtifactStore:
                     return 0
             with self._store.writing() as kept:
                 rows = self._select(kept, owner, run_id, expired=True)
-                _delete(kept, [row.id for row in rows])
+                _delete(kept, rows)
             self._store.drop(row.digest for row in rows)
         return len(rows)
 
@@ -382,7 +376,7 @@ class ArtifactStore:
                 missing = [one for one in _held(kept) if one.digest not in contents]
                 goes = [one for one in missing if not self._exists(one)]
                 goes += self._sweep(kept)
-                _delete(kept, [one.id for one in goes])
+                _delete(kept, goes)
             with self._store.reading() as kept:
                 strays = contents - kept.used()
             self._store.drop({one.digest for one in goes} | strays)
@@ -417,7 +411,7 @@ class ArtifactStore:
         with self._changing:
             with self._store.writing_blob(unfinished, label.digest) as kept:
                 goes = self._make_room(kept, coming)
-                _delete(kept, [one.id for one in goes])
+                _delete(kept, goes)
                 artifact = self._insert(kept, coming.owner, label)
             # The next `tidy` removes contents that remain.
             with suppress(OSError):
@@ -426,7 +420,7 @@ class ArtifactStore:
 
     def _insert(self, kept: Transaction, owner: str, label: Artifact) -> Artifact:
         assert kept.connection is not None
-        now = int(self._now() * 1000)
+        now = int(self.now() * 1000)
         # Dates keep the order of artifacts of one millisecond: they run up to a second ahead. A
         # clock that was set back by more counts.
         self._last = self._last + 1 if now <= self._last < now + 1000 else now
@@ -442,16 +436,16 @@ class ArtifactStore:
         totals, new = (size, count), not alike
         refused, then, moment = self._refused.get(coming.owner, (0, (0, 0), 0.0))
         # Checking a full store takes a second, and a program can retry at once, with a byte less.
-        lately = then == totals and 0 <= self._now() - moment < 10.0
+        lately = then == totals and 0 <= self.now() - moment < 10.0
         if new and lately and coming.size > refused // 2:
             raise self._too_much()
-        if (new and size + coming.size > self._total_bytes) or count >= MAX_ENTRIES:
+        if (new and size + coming.size > self.total_bytes) or count >= MAX_ENTRIES:
             return self._sweep(kept, coming)
         return []
 
     def _sweep(self, kept: Transaction, coming: StoredItem | None = None) -> list[StoredItem]:
         bounds = RetentionLimits(
-            total_bytes=self._total_bytes,
+            total_bytes=self.total_bytes,
             oldest=self._oldest(),
             entries=MAX_ENTRIES,
             owner_entries=10_000,
@@ -461,7 +455,7 @@ class ArtifactStore:
             assert coming is not None
             if len(self._refused) >= 100:
                 self._refused.clear()
-            self._refused[coming.owner] = coming.size, _totals(kept)[:2], self._now()
+            self._refused[coming.owner] = coming.size, _totals(kept)[:2], self.now()
             raise self._too_much()
         return goes
 
@@ -476,14 +470,14 @@ class ArtifactStore:
 
     def _too_much(self) -> ArtifactStoreError:
         message = (
-            f"The artifacts of all callers take up the limit of {self._total_bytes:,} bytes, and "
+            f"The artifacts of all callers take up the limit of {self.total_bytes:,} bytes, and "
             "with this one, yours would exceed your share."
         )
         remedy = "Store less. MCP_BRIDGE_ARTIFACT_BYTES sets the limit."
         return ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
 
     def _oldest(self) -> int:
-        return int((self._now() - self._seconds) * 1000)
+        return int((self.now() - self._seconds) * 1000)
 
 
 def store_for(settings: Settings) -> ArtifactStore:
@@ -505,14 +499,10 @@ def _uri_condition(table: Table, uri: str) -> Any:
     """Return the SQL condition for a URI, or for the beginning of an id or digest."""
     from sqlalchemy import false
 
-    if uri.startswith(ARTIFACTS_URI):
-        own = uri.removeprefix(ARTIFACTS_URI)
-        return table.c.id == own if _ID.fullmatch(own) else false()
-    if uri.startswith(RUNS_URI):
-        run_id, _, stream = uri.removeprefix(RUNS_URI).partition("/")
-        if stream not in STREAMS or not _RUN.fullmatch(run_id):
-            return false()
-        return (table.c.run_id == run_id) & (table.c.kind == stream)
+    if artifact := _ARTIFACT_URI.fullmatch(uri):
+        return table.c.id == artifact[1]
+    if stream := _STREAM_URI.fullmatch(uri):
+        return (table.c.run_id == stream[1]) & (table.c.kind == stream[2])
     if _BEGINNING.fullmatch(uri):
         return table.c.id.startswith(uri) | table.c.digest.startswith(uri)
     return false()
@@ -535,11 +525,11 @@ def _totals(kept: Transaction, digest: str = "") -> tuple[int, int, int]:
     return int(totals[0] or 0), int(totals[1]), int(totals[2])
 
 
-def _delete(kept: Transaction, ids: Sequence[str]) -> None:
+def _delete(kept: Transaction, items: Sequence[StoredItem | Row[Any]]) -> None:
     from sqlalchemy import text
 
-    if kept.connection is not None and ids:
-        gone = [{"own": own} for own in ids]
+    if kept.connection is not None and items:
+        gone = [{"own": item.id} for item in items]
         kept.connection.execute(text("DELETE FROM artifacts WHERE id = :own"), gone)
 
 

@@ -1,30 +1,36 @@
-"""The client of a run.
+"""The client of a run, and the progress that it sees.
 
-Owns the limits on what servers may send to it: questions, waiting time, progress and messages.
+Owns the limits on what servers may send to it: questions, waiting time, progress and messages. All
+texts of a program are cut and have no control characters. Reports have the current state only, so
+that a program never waits for its client. The value of a report is the time in seconds, because it
+must grow; its total gives a client's bar the program's share.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
-import re
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
-from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+import math
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
 
 import anyio
 from opentelemetry.context import get_current
 
-from bridge.callers.progress import REPORT_SECONDS, ProgressReporter, RunProgress
-from bridge.clock import Clock
 from bridge.errors import CannotAskError
-from bridge.gate.question import read_answer
+from bridge.event_loop import Clock
+from bridge.gate.pipeline import Tally
+from bridge.gate.question import answered_by, read_answer
 from bridge.gate.server_questions import ServerQuestions, may_sample
 from bridge.gate.server_starts import StartApprover
 from bridge.model import Json
 from bridge.rpc.dispatcher import Handler
 from bridge.settings.policy import Asking
+from bridge.text import counted, visible
 from bridge.upstream.client_features import ANSWER_SECONDS, Method
 
 logger = logging.getLogger(__name__)
@@ -40,6 +46,11 @@ MAX_LOGS = 50
 LOGS_PER_SECOND = 20.0  # Messages of servers that pass at once, and further ones each second.
 
 MAX_TEXT = 500  # Characters of a server's progress.
+MAX_TOLD = 200  # Characters of one text of a program's progress.
+
+REPORT_SECONDS = 0.25  # Between two reports.
+MAX_PIECE = 4000  # Characters of a program's output in one log message.
+MAX_LOGGED = 256 * 1024  # In all messages of a run: a client keeps them in its context.
 
 _KINDS: Mapping[str, Asking] = {
     "elicitation/create": "elicitation",
@@ -48,7 +59,6 @@ _KINDS: Mapping[str, Asking] = {
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Levels of messages, the least severe first."""
-
 
 NOT_IDENTIFIED = (
     "No user can be asked: `serve --http` does not authenticate its callers, and an approval from "
@@ -111,16 +121,196 @@ class OutputViewer(Protocol):
         """Show the program's output. The program waits meanwhile."""
 
 
+class RunProgress:
+    """The state of one run that its progress reports show, such as its last line of output."""
+
+    def __init__(self) -> None:
+        self.done = 0.0
+        self.total = 0.0  # 0 if the program does not know it.
+        self.message = ""
+        self.line = ""  # The last line of output.
+        self.calls = 0
+        self.ended = 0
+        self.changes = 0  # The number of updates.
+        self.tally: Tally | None = None
+        self._reported = False
+        self._under_way: dict[int, str] = {}
+        self._unended = ""
+        self._ahead: int | None = None
+
+    def set_queue(self, ahead: int | None) -> None:
+        """Set the number of runs that start before this one; None when it may start."""
+        self._ahead = ahead
+        self.changes += 1
+
+    @property
+    def call(self) -> str:
+        """The name of the latest running tool call; empty for none."""
+        return next(reversed(self._under_way.values()), "")
+
+    @property
+    def share(self) -> float | None:
+        """The done share, from 0 to 1; None if the program does not report one."""
+        if not self._reported or self.total <= 0:
+            return None
+        return min(max(self.done / self.total, 0.0), 1.0)
+
+    def advance(self, done: float, total: float, message: str) -> None:
+        self._reported = True
+        self.done, self.total = (
+            float(number) if math.isfinite(number) else 0.0 for number in (done, total)
+        )
+        self.message = told(message)
+        self.changes += 1
+
+    def wrote(self, data: bytes) -> None:
+        # A progress bar rewrites its line. The last version counts.
+        recent = self._unended + data[-4 * MAX_TOLD :].decode("utf-8", "replace")
+        lines = recent.replace("\r", "\n").split("\n")
+        self._unended = lines[-1][-4 * MAX_TOLD :]
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        if last:
+            self.line = told(last.strip())
+            self.changes += 1
+
+    @contextmanager
+    def calling(self, name: str) -> Iterator[None]:
+        self.calls += 1
+        number = self.calls
+        self._under_way[number] = told(name)
+        self.changes += 1
+        try:
+            yield
+        finally:
+            del self._under_way[number]
+            self.ended += 1
+            self.changes += 1
+
+    def text(self) -> str:
+        parts = [self.queue_text(), self.own_text(), self.call_text(), self.line]
+        return " · ".join(filter(None, parts))
+
+    def queue_text(self) -> str:
+        """Return a text such as "waiting: 3 runs ahead of this one", or an empty string."""
+        if self._ahead is None:
+            return ""
+        if self._ahead == 0:
+            return "waiting: this run is next"
+        return f"waiting: {counted(self._ahead, 'run')} ahead of this one"
+
+    def own_text(self) -> str:
+        """Return the program's report such as "3 of 10, loading", or an empty string."""
+        if not self._reported:
+            return ""
+        count = f"{self.done:g}" if self.total <= 0 else f"{self.done:g} of {self.total:g}"
+        return f"{count}, {self.message}" if self.message else count
+
+    def call_text(self) -> str:
+        """Return a text such as "calling git.log (3 of 10 done)", or an empty string."""
+        if not self.call:
+            return ""
+        if self.calls == 1:
+            return f"calling {self.call}"
+        return f"calling {self.call} ({self.ended:,} of {self.calls:,} done)"
+
+
+def told(text: str, most: int = MAX_TOLD) -> str:
+    """Return a text on one line, cut to `most` characters, with control characters escaped."""
+    # Cut first: an escape is longer than its character.
+    shown = visible(text[: most + 1].replace("\n", " "), keep="")
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
+class LoggedOutput:
+    """Output that waits for the next log message, with a limit for each message and for the run.
+    Pure."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._left_out = 0
+        self._room = MAX_LOGGED
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, data: bytes) -> None:
+        if self._room <= 0:
+            return
+        # Decoding a flood takes too long.
+        text = self._decoder.decode(data[: 4 * MAX_PIECE])
+        room = MAX_PIECE - len(self._text)
+        self._text += text[:room]
+        self._left_out += max(0, len(data) - 4 * MAX_PIECE) + len(text[room:].encode())
+
+    def take(self) -> str:
+        if self._room <= 0 or not (self._text or self._left_out):
+            return ""
+        text, self._text = self._text[: self._room], ""
+        self._room -= len(text)
+        if self._room <= 0:
+            return f"{text}\n[… further output is in the result only …]"
+        if self._left_out:
+            text = f"{text}\n[… {self._left_out:,} bytes are in the result only …]\n"
+            self._left_out = 0
+        return text
+
+
+@dataclass(eq=False)
+class ProgressReporter:
+    """Reports one run to its client while `run` is active."""
+
+    run_progress: RunProgress
+    report: Callable[[], Awaitable[None]]
+    log: Callable[[str, str, str], Awaitable[None]] | None
+    idle_seconds: float  # Until a report is sent even if the state is unchanged.
+
+    def __post_init__(self) -> None:
+        self._logged = {"stdout": LoggedOutput(), "stderr": LoggedOutput()}
+        self._told = 0
+        self._news = anyio.Event()
+
+    def wrote(self, stream: str, data: bytes) -> None:
+        if stream == "stdout":
+            self.run_progress.wrote(data)
+        if self.log is not None:
+            self._logged[stream].add(data)
+        self.notice()
+
+    def notice(self) -> None:
+        self._news.set()
+
+    async def run(self) -> None:
+        while True:
+            # Most runs end before the first report.
+            await anyio.sleep(REPORT_SECONDS)
+            with anyio.move_on_after(self.idle_seconds) as idle:
+                await self._news.wait()
+            self._news = anyio.Event()
+            await self.send(idle=idle.cancelled_caught)
+
+    async def conclude(self) -> None:
+        """Send the last state of a run if the client received an earlier one."""
+        if self._told and self._told != self.run_progress.changes:
+            # The result waits for this report.
+            with anyio.move_on_after(1.0):
+                await self.send()
+
+    async def send(self, *, idle: bool = False) -> None:
+        if idle or self.run_progress.changes != self._told:
+            self._told = self.run_progress.changes
+            await self.report()
+        if self.log is not None:
+            for stream, logged in self._logged.items():
+                text = logged.take()
+                if text:
+                    level = "info" if stream == "stdout" else "notice"
+                    await self.log(level, "run_python", text)
+
+
 Redact = Callable[[str, Json], Json]
 """Takes a server and JSON of it, and returns that without secrets or personal data."""
 
 
 class RunCaller:
-    """A run's client, for the servers that the run calls.
-
-    `redact_for_person` removes secrets from questions. `redact_for_client` also removes personal
-    data.
-    """
+    """Sends questions, progress and logs to a run's client, for its servers and the bridge."""
 
     def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
         # Servers' questions reach any client. The bridge's own are approvals, which only a client
@@ -128,8 +318,9 @@ class RunCaller:
         self._client = client
         self.identified = identified
         self.clock = clock
-        self.redact_for_person: Redact = _keep_value
-        self.redact_for_client: Redact = _keep_value
+        # Removes secrets from questions; the other also removes personal data.
+        self.redact_for_person: Redact = lambda server, value: value
+        self.redact_for_client: Redact = lambda server, value: value
         self.server_questions = ServerQuestions()
         self._sampled: set[str] = set()
         self.offered_logins: set[str] = set()
@@ -199,18 +390,15 @@ class RunCaller:
 
     async def _ask(self, server: str, kind: Asking, params: Mapping[str, Json]) -> dict[str, Json]:
         action = self.server_questions.decide(server, kind)
-        self._check(server, self._questions)
-        if self._client is None:
-            raise CannotAskError("No user can be asked: the run has no client.", server=server)
+        client = self._asked_client(server, self._questions)
         self._questions += 1
         asked = await self.server_questions.passed_on(server, kind, params)
         if action == "ask":
             await self._check_allowed(server, params)
         self._asking.append(server)
         try:
-            if kind == "elicitation":
-                return dict(await self._client.elicit(asked))
-            return dict(await self._client.sample(asked))
+            send = client.elicit if kind == "elicitation" else client.sample
+            return dict(await send(asked))
         finally:
             self._asking.remove(server)
 
@@ -231,9 +419,7 @@ class RunCaller:
 
         Without an answer in time, returns the action "cancel".
         """
-        self._check("", self._own_questions)
-        if self._client is None:
-            raise CannotAskError("No user can be asked: the run has no client.")
+        client = self._asked_client("", self._own_questions)
         if not self.identified:
             raise CannotAskError(NOT_IDENTIFIED)
         self._own_questions += 1
@@ -242,13 +428,13 @@ class RunCaller:
         try:
             began, answer = anyio.current_time(), dict[str, Json]()
             with self.clock.stop(), anyio.move_on_after(ANSWER_SECONDS) as limit:
-                answer = dict(await self._client.elicit(params))
+                answer = dict(await client.elicit(params))
         finally:
             self._asking.remove("a question of the bridge")
         if limit.cancelled_caught:
             return {"action": "cancel"}
         answer.pop("automatic", None)  # Only the bridge may set this field.
-        program, action = self._client.program, answer.get("action")
+        program, action = client.program, answer.get("action")
         seconds = anyio.current_time() - began
         answerer = answered_by(program, action, seconds) if program else ""
         if answerer and action != "accept":
@@ -256,6 +442,12 @@ class RunCaller:
             raise CannotAskError(message, automatic=True)
         # The user configured this client to accept; the audit log records it.
         return answer | {"automatic": answerer} if answerer else answer
+
+    def _asked_client(self, server: str, asked: int) -> Client:
+        self._check(server, asked)
+        if self._client is None:
+            raise CannotAskError("No user can be asked: the run has no client.", server=server)
+        return self._client
 
     def _check(self, server: str, asked: int) -> None:
         did = ""
@@ -276,24 +468,18 @@ class RunCaller:
         self._reported = now
         self._reporting = True
         try:
-            told = str(self.redact_for_client(server, message))
+            text = str(self.redact_for_client(server, message))
+            text = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
             count = f"{done:g}" if total is None else f"{done:g}/{total:g}"
-            text = told if len(told) <= MAX_TEXT else f"{told[:MAX_TEXT]}..."
-            shown = f"{server}.{tool}: {text} ({count})" if text else f"{server}.{tool}: {count}"
-            await self._progress(shown)
+            await self._progress(f"{server}.{tool}: {f'{text} ({count})' if text else count}")
         finally:
             self._reporting = False
 
     @cached_property
     def _following(self) -> ProgressReporter:
-        client = self._client
-        return ProgressReporter(
-            self.progress,
-            self._report_progress,
-            self._log_output if client is not None and client.wants_output else None,
-            # Clients end a silent call after 60 s.
-            idle_seconds=2.0,
-        )
+        log = self._log_output if self._wants_output else None
+        # Clients end a silent call after 60 s.
+        return ProgressReporter(self.progress, self._report_progress, log, idle_seconds=2.0)
 
     @property
     def is_shown(self) -> bool:
@@ -301,8 +487,11 @@ class RunCaller:
 
     @property
     def is_followed(self) -> bool:
-        wants_output = self._client is not None and self._client.wants_output
-        return self.wants_progress or wants_output
+        return self.wants_progress or self._wants_output
+
+    @property
+    def _wants_output(self) -> bool:
+        return self._client is not None and self._client.wants_output
 
     async def report_preparation(self, text: str) -> None:
         if self.wants_progress:
@@ -331,14 +520,15 @@ class RunCaller:
         """Return a handler that also reports tool calls to the client."""
         if not self.is_followed and not self.is_shown:
             return handler
-        return partial(self._answer_call, handler)
 
-    async def _answer_call(self, handler: Handler, method: str, params: Mapping[str, Json]) -> Any:
-        if method != "call_tool":
-            return await handler(method, params)
-        with self.progress.calling(f"{params.get('server')}.{params.get('tool')}"):
-            self._following.notice()
-            return await handler(method, params)
+        async def answer(method: str, params: Mapping[str, Json]) -> Any:
+            if method != "call_tool":
+                return await handler(method, params)
+            with self.progress.calling(f"{params.get('server')}.{params.get('tool')}"):
+                self._following.notice()
+                return await handler(method, params)
+
+        return answer
 
     async def tick(self) -> None:
         if self._viewer is not None:
@@ -395,44 +585,7 @@ class RunCaller:
             self._logging -= 1
 
 
-def _keep_value(server: str, value: Json) -> Json:
-    return value
-
-
 def is_wanted(level: str, least: str) -> bool:
     if level not in LEVELS or least not in LEVELS:
         return False
     return LEVELS.index(level) >= LEVELS.index(least)
-
-
-AUTOMATIC_SECONDS = 0.15  # No person answers a question faster.
-
-HEADLESS_SECONDS = 2.0
-"""The limit for clients that are known to answer without a user, on a busy machine."""
-
-
-class Headless(NamedTuple):
-    """A client's non-interactive mode, which answers questions itself from this version on."""
-
-    command: str
-    since: tuple[int, ...]
-    action: str
-
-
-_HEADLESS: Mapping[str, Headless] = {
-    "claude-code": Headless("claude -p", (2, 1), "cancel"),
-    "codex-mcp-client": Headless("codex exec", (0, 169), "decline"),
-    "copilot-cli": Headless("copilot -p", (1, 0), "decline"),
-}
-"""Modes by the prefix of the client's name. docs/clients.md has the measurements."""
-
-
-def answered_by(client: str, action: object, seconds: float) -> str:
-    """Return the program that answered a question, or an empty string if a person may have
-    answered."""
-    name, _, version = client.partition(" ")
-    numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
-    mode = next((mode for each, mode in _HEADLESS.items() if name.startswith(each)), None)
-    if mode is not None and numbers >= mode.since and action == mode.action:
-        return f"`{mode.command}`" if seconds < HEADLESS_SECONDS else ""
-    return f"the client {client}".rstrip() if seconds < AUTOMATIC_SECONDS else ""

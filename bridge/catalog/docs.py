@@ -1,6 +1,6 @@
 """Model-facing texts: a tool's documentation, the guide to programs, the tool's description.
 
-Servers' texts pass through `bridge.catalog.prose` first. Every call in these texts has the `await`
+Servers' texts pass through `bridge.text` first. Every call in these texts has the `await`
 it needs, and works if a program copies it.
 """
 
@@ -14,11 +14,9 @@ from itertools import accumulate, chain, islice
 from typing import Any, Literal
 
 from bridge.catalog.entries import ServerEntry, ToolEntry, call_signature, mark_twins, tool_stub
-from bridge.catalog.prose import first_sentence, join_names, one_line
 from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Head, Names
 from bridge.model import Directory, Limits
-from bridge.text import counted, valid_text
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens, counted, first_sentence, join_names, one_line, valid_text
 
 _HEADING_TOKENS = 24  # Tokens of the longest heading.
 
@@ -202,21 +200,15 @@ _LINE_CHARS = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
-    """The packages and directories that programs may use.
+    """The packages and directories that programs may use."""
 
-    Attributes:
-        packages: Entries of `allow`, or words for any; empty if packages are not allowed.
-        installed: Name and version of installed packages, the best known first.
-        listed_only: Whether programs may use only the servers that their run lists.
-    """
-
-    packages: tuple[str, ...] = ()
-    installed: tuple[tuple[str, str], ...] = ()
+    packages: tuple[str, ...] = ()  # Entries of `allow`, or words for any.
+    installed: tuple[tuple[str, str], ...] = ()  # Names and versions, the best known first.
     directories: tuple[Directory, ...] = ()
     roots: tuple[str, ...] = ()
     python: str = ""
     time_zone: str = "UTC"
-    listed_only: bool = False
+    listed_only: bool = False  # Whether programs may use only the servers that their run lists.
 
 
 def offers_line(offers: Offers) -> str:
@@ -421,11 +413,7 @@ def tool_description(
     checked: bool = True,
     offers: Offers | None = None,
 ) -> str:
-    """Return the description of `run_python`.
-
-    Args:
-        tokens: The budget, at least 500. The servers get the rest after the fixed text.
-    """
+    """Return the description of `run_python`, in at least 500 `tokens`."""
     offers = offers or Offers()
     beside = offers_line(offers)
     refused = "Unknown tools, wrong arguments and missing awaits are refused before anything runs, "
@@ -460,8 +448,7 @@ Time zone: {offers.time_zone}. {_limits_text(limits)}
 def instructions(servers: Sequence[ServerEntry], waiting: str = "") -> str:
     """Return the server instructions, which clients show their model before any tool.
 
-    Args:
-        waiting: The line on servers that wait for approval, if there are no others.
+    Without servers they begin with the line on those that wait for approval.
     """
     names = [one_line(server.name, 60) for server in servers]
     # Codex 0.169 shows its model only the first 247 characters of the instructions.

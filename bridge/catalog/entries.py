@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from bridge.catalog.prose import one_line
 from bridge.guest.schema.names import own_letters
 from bridge.guest.schema.parameters import Parameter, read_parameters
 from bridge.guest.schema.schemas import as_mapping
@@ -29,7 +28,7 @@ from bridge.guest.schema.typetext import (
     typed_dicts,
 )
 from bridge.model import Json, Tool
-from bridge.text import valid_text
+from bridge.text import one_line, valid_text
 
 MAX_ALIAS_CHARS = 64  # Servers choose their names, and a model pays for the length.
 RESERVED_SERVER_ALIASES = frozenset({"servers"})  # `mcp_servers` is the mapping of all servers.
@@ -108,24 +107,16 @@ class ToolEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerEntry:
-    """A server and its alias.
-
-    Attributes:
-        tools: In the server's order, each name once.
-        known: Whether its tools are known; if not, `tools` is empty.
-        loaded: Whether the current run has it as `mcp_<alias>`.
-        changing: Whether it announces changes of its tools, as when a call adds some.
-        twin: Alias of an earlier server with the same tools; see `mark_twins`.
-    """
+    """A server and its alias."""
 
     name: str
     alias: str
     description: str = ""
-    tools: tuple[ToolEntry, ...] = ()
-    known: bool = False
-    loaded: bool = False
-    changing: bool = False
-    twin: str = ""
+    tools: tuple[ToolEntry, ...] = ()  # In the server's order, each name once.
+    known: bool = False  # Whether its tools are known; if not, `tools` is empty.
+    loaded: bool = False  # Whether the current run has it as `mcp_<alias>`.
+    changing: bool = False  # Whether it announces changes of its tools, as when a call adds some.
+    twin: str = ""  # Alias of an earlier server with the same tools; see `mark_twins`.
 
     @cached_property
     def by_alias(self) -> Mapping[str, ToolEntry]:
@@ -194,10 +185,7 @@ def signature(
     """Return how to call `tool`, as the head of an async function.
 
     `= ...` marks an optional parameter without a short default. What does not fit loses its type,
-    and then becomes `**others`.
-
-    Args:
-        result: The schema of its results, if not the tool's own.
+    and then becomes `**others`. `result` replaces the tool's own schema of results.
     """
     result = tool.result_schema if result is None else result
     data = {"inputSchema": tool.input_schema, "outputSchema": result if returns else None}

@@ -8,36 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bridge.catalog.prose import one_line
 from bridge.catalog.search import words
 from bridge.model import Effect, Tool
-from bridge.settings import globs
-from bridge.settings.policy import EXFILTRATION, PRIVATE_DATA, UNTRUSTED_INPUT
+from bridge.settings.policy import (
+    EXFILTRATION,
+    MAX_GLOB_CHARS,
+    PRIVATE_DATA,
+    UNTRUSTED_INPUT,
+    literal,
+)
 from bridge.settings.policy_edit import toml_key, toml_value
-from bridge.text import valid_text
+from bridge.text import one_line, valid_text, words_in
 
 _REQUESTS = ("resources/read", "prompts/get")
 """The policy's names for requests of the protocol; a tool with such a name gets no line."""
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_READING = _words(
+_READING = words_in(
     """
     browse check compare count crawl describe diff download fetch find get grep head help inspect
     list log lookup navigate peek ping query read resolve retrieve scrape search show stat stats
     status tail tree view watch
     """
 )
-_DESTROYING = _words(
+_DESTROYING = words_in(
     """
     delete destroy drop erase force kill prune purge remove reset revoke terminate truncate
     uninstall wipe
     """
 )
-_CHANGING = _words(
+_CHANGING = words_in(
     """
     add append apply approve archive assign cancel checkout close comment commit copy create
     deploy disable edit enable execute forward insert install invite make merge modify move patch
@@ -46,14 +46,14 @@ _CHANGING = _words(
     """
 )
 
-_FROM_ANYBODY = _words(
+_FROM_ANYBODY = words_in(
     """
     article articles browse comment comments crawl discussion email emails feed fetch inbox issue
     issues mail mails message messages news page pages pr pull request requests review reviews rss
     scrape thread threads ticket tickets tweet url web website
     """
 )
-_PRIVATE = _words(
+_PRIVATE = words_in(
     """
     account accounts calendar contact contacts credential credentials customer customers database
     db directory document documents drive email emails env environment event events file files
@@ -62,14 +62,14 @@ _PRIVATE = _words(
     schema secret secrets sql sqlite table tables token tokens vault
     """
 )
-_OUTGOING = _words(
+_OUTGOING = words_in(
     """
     comment email forward http invite mail notify pay post publish push reply request send share
     submit transfer tweet upload webhook
     """
 )
-_FETCHING = _words("browse crawl fetch http navigate scrape url web website")
-_LOCAL = _words("file files filesystem fs git local memory sqlite")
+_FETCHING = words_in("browse crawl fetch http navigate scrape url web website")
+_LOCAL = words_in("file files filesystem fs git local memory sqlite")
 """Words in the names of servers whose tools write only to this machine."""
 
 
@@ -146,7 +146,7 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
 
 
 def _key(name: str) -> str:
-    return toml_key(globs.literal(name))
+    return toml_key(literal(name))
 
 
 def _format_list(labels: Iterable[str]) -> str:
@@ -226,5 +226,5 @@ def _shown(name: str) -> str:
 
 
 def _writable(name: str) -> bool:
-    short = 0 < len(globs.literal(name)) <= globs.MAX_GLOB_CHARS
+    short = 0 < len(literal(name)) <= MAX_GLOB_CHARS
     return short and "\0" not in name and valid_text(name) == name

@@ -87,30 +87,24 @@ def runs(text: str) -> list[str]:
     return _RUN.findall(text)
 
 
-def parts(run: str) -> list[str]:
+@lru_cache(maxsize=8_192)  # a few megabytes
+def parts(run: str) -> tuple[str, ...]:
     if not run.isascii():
-        return [run.lower()[:MAX_WORD_CHARS]]
-    return [match[0].lower()[:MAX_WORD_CHARS] for match in _PART.finditer(run)]
+        return (run.lower()[:MAX_WORD_CHARS],)
+    return tuple(match[0].lower()[:MAX_WORD_CHARS] for match in _PART.finditer(run))
 
 
 def words(text: str) -> list[str]:
-    return [part for run in runs(text) for part in _parts(run)]
+    return [part for run in runs(text) for part in parts(run)]
 
 
 def index_text(text: str) -> str:
     """Return `text` and the words that it joins by case: "GitHub" adds "git hub"."""
     if _JOINED.search(text):
         # Longer runs are encoded data rather than names.
-        apart = (_parts(run[: 2 * MAX_WORD_CHARS]) for run in runs(text))
+        apart = (parts(run[: 2 * MAX_WORD_CHARS]) for run in runs(text))
         text = f"{text} {' '.join(part for own in apart if own[1:] for part in own)}"
     return valid_text(text)
-
-
-def words_of_query(query: str) -> list[str]:
-    """Return a query's words, with abbreviations expanded, without stop words if others remain."""
-    query_runs = runs(query)
-    telling = [run for run in query_runs if run.lower() not in _FILLERS]
-    return [long for run in telling or query_runs for long in _SHORT_FOR.get(run.lower(), (run,))]
 
 
 def same(given: Iterable[str]) -> list[str]:
@@ -129,11 +123,6 @@ def correct_word(word: str, known: Container[str]) -> list[str]:
         near.update(head + letter + tail[1:] for head, tail in ends if tail)
         near.update(head + letter + tail for head, tail in ends)
     return sorted(other for other in near if other in known)
-
-
-@lru_cache(maxsize=8_192)  # a few megabytes
-def _parts(run: str) -> tuple[str, ...]:
-    return tuple(parts(run))
 
 
 def _forms(word: str) -> Iterable[str]:
@@ -183,31 +172,21 @@ find their tool; 4 of these have a worse first match. So do 102 of 123 queries f
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """A tool that matches a query.
-
-    Attributes:
-        score: Comparable within one query only.
-        fit: The share of the query's words in the tool, weighted by rarity.
-    """
+    """A tool that matches a query."""
 
     tool: Tool
-    score: float
-    fit: float = 1.0
+    score: float  # Comparable within one query only.
+    fit: float = 1.0  # The share of the query's words in the tool, weighted by rarity.
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Term:
-    """One word of a query.
-
-    Attributes:
-        telling: The rows with the word in a column on the purpose.
-        likeness: 1 for the word itself, less for a prefix or a correction.
-    """
+    """One word of a query."""
 
     text: str
     scores: Mapping[int, float]
-    telling: Collection[int]
-    likeness: float = 1.0
+    telling: Collection[int]  # The rows with the word in a column on the purpose.
+    likeness: float = 1.0  # 1 for the word itself, less for a prefix or a correction.
 
 
 class ToolIndex:
@@ -220,9 +199,6 @@ class ToolIndex:
         self._servers: dict[str, tuple[Tool, ...]] = {}
         self._tools: dict[int, Tool] = {}
         self._own_words: dict[str, frozenset[str]] = {}
-
-    def __len__(self) -> int:
-        return len(self._tools)
 
     def update(self, servers: Mapping[str, tuple[Tool, ...]]) -> bool:
         """Replace the tools in the index; return whether it changed."""
@@ -253,7 +229,9 @@ class ToolIndex:
     ) -> list[Match]:
         """Return the tools of one server, or of all, that match `query`, best first."""
         spelled = query[:MAX_QUERY_CHARS]
-        asked_runs = words_of_query(spelled)
+        query_runs = runs(spelled)
+        telling = [run for run in query_runs if run.lower() not in _FILLERS] or query_runs
+        asked_runs = [long for run in telling for long in _SHORT_FOR.get(run.lower(), (run,))]
         if not asked_runs:
             message = "The query has no words in it."
             raise InvalidRequestError(

@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable, Mapping
 from functools import reduce
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from bridge.guest.schema.schemas import as_list, as_mapping
 from bridge.guest.schema.typetext import BLOB
 from bridge.model import Json
+
+T = TypeVar("T")
 
 # A server's results have any size.
 MAX_DEPTH = 6  # Recorded levels of nesting; of deeper objects and lists only the presence.
@@ -25,17 +27,12 @@ SAMPLED_ITEMS = 20  # Items read of one list. Most lists have items of one kind.
 
 
 class Fields(NamedTuple):
-    """The fields of the objects at one position.
-
-    Attributes:
-        other: The shape below keys that are data; None without such keys.
-        is_map: Whether all keys count as data, since there were too many.
-    """
+    """The fields of the objects at one position."""
 
     named: Mapping[str, Shape]
     always: frozenset[str]
-    other: Shape | None = None
-    is_map: bool = False
+    other: Shape | None = None  # The shape below keys that are data; None without such keys.
+    is_map: bool = False  # Whether all keys count as data, since there were too many.
 
 
 class Shape(NamedTuple):
@@ -127,24 +124,20 @@ def _both(one: Shape, two: Shape) -> Shape:
     return Shape(
         plain=plain,
         blob=one.blob or two.blob,
-        items=_either(one.items, two.items),
-        fields=_fields(one.fields, two.fields),
+        items=_either(one.items, two.items, _both),
+        fields=_either(one.fields, two.fields, _both_fields),
     )
 
 
-def _either(one: Shape | None, two: Shape | None) -> Shape | None:
-    if one is None or two is None:
-        return two if one is None else one
-    return _both(one, two)
+def _either(one: T | None, two: T | None, both: Callable[[T, T], T]) -> T | None:
+    return both(one, two) if one and two else one or two
 
 
-def _fields(one: Fields | None, two: Fields | None) -> Fields | None:
-    if one is None or two is None:
-        return two if one is None else one
+def _both_fields(one: Fields, two: Fields) -> Fields:
     named = dict(one.named)
     for name, shape in two.named.items():
         named[name] = _both(named[name], shape) if name in named else shape
-    other = _either(one.other, two.other)
+    other = _either(one.other, two.other, _both)
     return _limit_fields(Fields(named, one.always & two.always, other, one.is_map or two.is_map))
 
 
@@ -259,9 +252,6 @@ _NAME = re.compile(r"[$@_]{0,2}[^\W\d_](?:[\w-]|:(?=[^\W\d_]))*")
 """A word, with an optional mark in front. Paths, addresses and sentences do not match: they have
 dots, slashes or spaces."""
 
-_ORDINARY = re.compile(r"[a-z]{1,24}(?:_[a-z]{1,24}){0,5}")
-"""A fast path for most names."""
-
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]{8,}")
 _RUNS = re.compile(r"[A-Z]+")
 _WORDS = re.compile(r"[A-Z]*[^\WA-Z\d_]+|[A-Z]+")
@@ -277,8 +267,6 @@ _TOKEN = re.compile(
 def is_field_name(key: str) -> bool:
     if not 0 < len(key) <= 48 or _HEXADECIMAL.fullmatch(key):
         return False
-    if _ORDINARY.fullmatch(key):
-        return True
     if not _NAME.fullmatch(key) or _TOKEN.match(key):
         return False
     if len(re.findall(r"\d+", key)) > 2 or sum(map(str.isdigit, key)) > 4:

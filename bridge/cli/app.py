@@ -1,12 +1,15 @@
-"""The table of commands, and the typer application built from it.
+"""The table of commands, their typer application and their help, and the settings.
 
 A command is an async function `f(settings, *, ...)` whose parameters typer reads. Its module is
-imported when the command is called. `serve` never imports this module.
+imported when the command is called. `serve` never imports this module. Functions of commands import
+what help and `serve` do without, such as the engine, the MCP SDK and rich.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,12 +21,13 @@ from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from bridge import __version__
-from bridge.cli import help as helps
 from bridge.cli.line import PROGRAM, SERVE, Invocation, flag_of, handler_of
-from bridge.cli.options import Code, arg, complete_sessions, flag, opt
-from bridge.cli.output import write_help, write_out
+from bridge.cli.options import AsJson, Code, arg, complete_sessions, flag, opt
+from bridge.cli.output import terminal_width, visible, write_help, write_json, write_list, write_out
 from bridge.errors import UsageError
-from bridge.settings import FLAGS, SETTINGS, variable
+from bridge.model import Json
+from bridge.settings import FLAGS, SETTINGS, Settings, config_path, variable
+from bridge.settings.values import STRICT_CAPS, STRICT_VALUES
 
 RUNNING = "Running programs"
 LOOKING = "Servers and tools"
@@ -59,13 +63,13 @@ COMMANDS = {
     "servers approve": Command(
         "servers:approve", "Approve a project's server, or a changed one", "", _SOURCES
     ),
-    "tools": Command("tools:tools", "List or search tools across servers", LOOKING, _SOURCES),
+    "tools": Command("servers:tools", "List or search tools across servers", LOOKING, _SOURCES),
     "logs": Command("servers:logs", "Show what a server wrote to stderr", LOOKING),
-    "login": Command("login:login", "Log in to a remote server", LOOKING, _SOURCES),
-    "logout": Command("login:logout", "Remove the login to a server", LOOKING, _SOURCES),
-    "runs": Command("runs:list_runs", "List the last runs", KEEPING),
-    "runs show": Command("runs:show_run", "Show a run's program, calls and output"),
-    "sessions": Command("runs:list_sessions", "List saved sessions", KEEPING),
+    "login": Command("servers:login", "Log in to a remote server", LOOKING, _SOURCES),
+    "logout": Command("servers:logout", "Remove the login to a server", LOOKING, _SOURCES),
+    "runs": Command("records:list_runs", "List the last runs", KEEPING),
+    "runs show": Command("records:show_run", "Show a run's program, calls and output"),
+    "sessions": Command("records:list_sessions", "List saved sessions", KEEPING),
     "policy": Command("", "Create, check and explain the policy", KEEPING),
     "policy explain": Command("policy:explain", "Explain the decision on one call", "", _SOURCES),
     "policy check": Command(
@@ -74,19 +78,19 @@ COMMANDS = {
     "policy init": Command("policy:init", "Create a policy for your servers", "", _SOURCES),
     "policy add": Command("policy:add", "Propose rules for one more server", "", _SOURCES),
     "audit": Command("", "Verify and read the log of calls", KEEPING),
-    "audit verify": Command("audit:verify_log", "Check that no record was changed"),
-    "audit tail": Command("audit:tail", "Print the last records"),
-    "audit show": Command("audit:show", "Show the records of a run or plan"),
-    "audit stats": Command("audit:stats", "Count calls by server, tool, day or decision"),
+    "audit verify": Command("records:verify_log", "Check that no record was changed"),
+    "audit tail": Command("records:tail", "Print the last records"),
+    "audit show": Command("records:show", "Show the records of a run or plan"),
+    "audit stats": Command("records:stats", "Count calls by server, tool, day or decision"),
     "artifacts": Command("", "List, fetch or remove files and outputs of runs", KEEPING),
-    "artifacts list": Command("artifacts:list_kept", "List artifacts, the newest first"),
-    "artifacts get": Command("artifacts:get", "Write an artifact to stdout, or to a file"),
-    "artifacts rm": Command("artifacts:remove", "Remove artifacts"),
+    "artifacts list": Command("kept:list_kept", "List artifacts, the newest first"),
+    "artifacts get": Command("kept:get", "Write an artifact to stdout, or to a file"),
+    "artifacts rm": Command("kept:remove_artifacts", "Remove artifacts"),
     "skills": Command("", "List, show, approve or remove saved functions", KEEPING),
-    "skills list": Command("skills:list_skills", "List skills"),
-    "skills show": Command("skills:show", "Print a skill"),
-    "skills approve": Command("skills:approve", "Let programs use skills without asking"),
-    "skills rm": Command("skills:remove", "Remove skills, with all their versions"),
+    "skills list": Command("kept:list_skills", "List skills"),
+    "skills show": Command("kept:show_skill", "Print a skill"),
+    "skills approve": Command("kept:approve_skills", "Let programs use skills without asking"),
+    "skills rm": Command("kept:remove_skills", "Remove skills, with all their versions"),
     "setup": Command(
         "setup:setup",
         "Find clients and servers, and install the bridge step by step",
@@ -104,7 +108,7 @@ COMMANDS = {
         "install:list_installed", "List the clients that have the bridge", SETTING_UP
     ),
     "purge": Command("purge:purge", "Remove all that the bridge keeps on this machine", SETTING_UP),
-    "config": Command("help:show_config", "Show each setting and where it comes from", SETTING_UP),
+    "config": Command("app:show_config", "Show each setting and where it comes from", SETTING_UP),
     "doctor": Command(
         "doctor:doctor",
         "Check sandboxes and settings",
@@ -112,18 +116,17 @@ COMMANDS = {
         ("profile", *_ENGINE, *_SOURCES),
     ),
     "image": Command("", "Build the runtime image, or show its state", SETTING_UP),
-    "image build": Command("image:build_image", "Build the runtime image", "", _ENGINE),
-    "image status": Command("image:show_status", "Show the image on every engine", "", _ENGINE),
+    "image build": Command("doctor:build_image", "Build the runtime image", "", _ENGINE),
+    "image status": Command("doctor:show_status", "Show the image on every engine", "", _ENGINE),
     "help": Command("", "Explain a command; `help settings` lists all settings", SETTING_UP),
-    "help settings": Command("help:print_settings", "List all settings"),
+    "help settings": Command("app:print_settings", "List all settings"),
     "version": Command("", "Print the version", SETTING_UP),
 }
-"""The commands by their words, in the order of help."""
 
 
 def read_words(words: Sequence[str]) -> Invocation | int:
     """Parse a command line; return an exit status if it only printed help."""
-    app = typer.Typer(name=PROGRAM, help=helps.ABOUT, rich_markup_mode=None)
+    app = typer.Typer(name=PROGRAM, help=ABOUT, rich_markup_mode=None)
     app.callback(invoke_without_command=True, add_help_option=False)(_root)
     root: Any = typer.main.get_command(app)  # `get_group` would lack shell completion.
     for path in COMMANDS:
@@ -131,9 +134,7 @@ def read_words(words: Sequence[str]) -> Invocation | int:
             root.add_command(_Lazy(path))
     read: Callable[..., Invocation | int] = root.main
     try:
-        return read(
-            list(words), prog_name=PROGRAM, standalone_mode=False, terminal_width=helps.width()
-        )
+        return read(list(words), prog_name=PROGRAM, standalone_mode=False, terminal_width=width())
     except TyperException as error:
         raise _usage_error(error) from None
 
@@ -146,7 +147,7 @@ def _usage_error(error: TyperException) -> UsageError:
     more = f"`{context.command_path} --help` explains the command."
     wrong = getattr(error, "option_name", "")
     if not message.startswith("No such option"):
-        return UsageError(message, remedy=f"{helps.usage(context)}. {more}")
+        return UsageError(message, remedy=f"{usage(context)}. {more}")
     options = [name for each in context.command.params if not each.hidden for name in each.opts]
     options += map(flag_of, FLAGS)
     near = get_close_matches(wrong, options, n=1, cutoff=0.7)
@@ -183,15 +184,13 @@ def make_command(path: str) -> Any:
 
 
 def _typer_function(path: str) -> Callable[..., Invocation]:
-    """Wrap a command's function for typer, with flags for settings and for help."""
     entry = COMMANDS[path]
     declared = _SIGNATURES.get(path) or handler_of(entry.handler)
 
     def invocation(**given: Any) -> Invocation:
-        flags = {key: given.pop(key) for key in FLAGS}
+        flags = {key: given[key] for key in FLAGS if given[key] is not None}
         arguments = {name: given[name] for name in own}
-        set_flags = {key: value for key, value in flags.items() if value is not None}
-        return Invocation(handler=entry.handler, arguments=arguments, flags=set_flags)
+        return Invocation(handler=entry.handler, arguments=arguments, flags=flags)
 
     signature = inspect.signature(declared, eval_str=True)
     own = {name: each for name, each in signature.parameters.items() if name != "settings"}
@@ -202,28 +201,27 @@ def _typer_function(path: str) -> Callable[..., Invocation]:
     invocation.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
     # typer would mistake these for the command's own parameter types.
     invocation.__annotations__ = {}
-    invocation.__doc__ = declared.__doc__
+    invocation.__doc__ = declared.__doc__ or f"{entry.summary}."
     return invocation
 
 
 def _setting_option(name: str, *, shown: bool) -> inspect.Parameter:
-    default = helps.default_of(name)
+    default = default_of(name)
     facts = variable(name) + (f", default: {default}" if default else "")
     option = Option(
         flag_of(name),
         metavar="VALUE",
         help=f"{SETTINGS[name]['flag']} [{facts}]",
         hidden=not shown,
-        rich_help_panel=helps.SETTINGS_PANEL,
+        rich_help_panel=SETTINGS_PANEL,
     )
-    annotation = Annotated[str | None, option]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, keyword, default=None, annotation=annotation)
+    kind, annotation = inspect.Parameter.KEYWORD_ONLY, Annotated[str | None, option]
+    return inspect.Parameter(name, kind, default=None, annotation=annotation)
 
 
 def _print_help(context: typer.Context, parameter: typer.CallbackParam, value: bool) -> None:
     if value:
-        write_help(helps.help_text(context, whole=parameter.name == "whole_help"))
+        write_help(help_text(context, whole=parameter.name == "whole_help"))
         raise typer.Exit
 
 
@@ -255,7 +253,7 @@ def _group(
     context: typer.Context, short_help: ShortHelp = False, whole_help: WholeHelp = False
 ) -> None:
     if context.invoked_subcommand is None:
-        write_help(helps.help_text(context, whole=True))
+        write_help(help_text(context, whole=True))
         raise typer.Exit
 
 
@@ -321,3 +319,155 @@ def _run(
 
 _SIGNATURES: Mapping[str, Callable[..., Any]] = {"serve": _serve, "run": _run}
 """The parameters of commands whose modules are slow to import."""
+
+
+ABOUT = "One MCP tool, run_python, in front of all your MCP servers."
+SETTINGS_PANEL = "Settings"
+
+_EXAMPLES = re.compile(r"^Examples:\n((?:    .*\n?)*)", re.MULTILINE)
+
+
+def width() -> int:
+    return min(terminal_width() or 80, 100)
+
+
+def usage(context: Any) -> str:
+    words = [context.command_path, "[OPTIONS]"]
+    if getattr(context.command, "commands", None):
+        words.append("[COMMAND]")
+    for each in context.command.params:
+        if each.param_type_name == "argument":
+            word = f"{_word(each)}..." if each.nargs == -1 else _word(each)
+            words.append(word if each.required else f"[{word}]")
+    return f"Usage: {' '.join(words)}"
+
+
+def help_text(context: Any, *, whole: bool) -> str:
+    command = context.command
+    formatter = context.make_formatter()
+    formatter.write(f"{usage(context)}\n\n")
+    summary, prose, examples = describe_command(command.callback or command)
+    if context.parent is None or not summary:
+        summary = command.help or command.short_help or ""
+    formatter.write_text(summary)
+    if whole and prose:
+        formatter.write_paragraph()
+        formatter.write_text(prose)
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for each in getattr(command, "commands", {}).values():
+        row = (each.name, each.short_help)
+        panels.setdefault(each.rich_help_panel or "Commands", []).append(row)
+    shown = [each for each in command.params if not each.hidden]
+    order = ("Arguments", "Options", SETTINGS_PANEL)
+    for each in sorted(shown, key=lambda one: order.index(_panel(one))):
+        if whole or _panel(each) != SETTINGS_PANEL:
+            panels.setdefault(_panel(each), []).append(row_of(each))
+    for panel, rows in panels.items():
+        with formatter.section(panel):
+            formatter.write_dl(rows)
+    if whole and examples:
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {PROGRAM} {line}\n" for line in examples))
+    return str(formatter.getvalue())
+
+
+def _panel(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return "Arguments"
+    return parameter.rich_help_panel or "Options"
+
+
+def describe_command(function: Any) -> tuple[str, str, list[str]]:
+    text = f"{inspect.getdoc(function) or ''}\n"
+    examples = [line.strip() for block in _EXAMPLES.findall(text) for line in block.splitlines()]
+    summary, _, prose = _EXAMPLES.sub("", text).partition("\n\n")
+    return " ".join(summary.split()), prose.strip(), examples
+
+
+def row_of(parameter: Any) -> tuple[str, str]:
+    text = parameter.help or ""
+    if parameter.param_type_name == "argument":
+        return _word(parameter), text
+    words = ", ".join(sorted(parameter.opts, key=len))
+    if not parameter.is_flag:
+        words += f" {_word(parameter)}"
+    if parameter.default not in (None, False, ()):
+        text += f" [default: {parameter.default}]"
+    return words, text
+
+
+def _word(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def default_of(name: str) -> str:
+    return "" if name == "state_dir" else value_text(getattr(Settings, name)).lower()
+
+
+def value_text(value: Any) -> str:
+    """Return a setting's value as a user writes it; empty for none."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if value in (None, "", ()):
+        return ""
+    if type(value) is int and value and value % 1024**2 == 0:
+        return f"{value // 1024**2}m"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+async def print_settings(settings: Settings) -> int:
+    """List all settings.
+
+    A flag wins over a variable, and a variable wins over `config.toml`.
+    """
+    lines = []
+    # The docstring of `Settings` explains each setting.
+    _, *pieces = re.split(r"^    (\w+): ", inspect.getdoc(Settings) or "", flags=re.MULTILINE)
+    meanings = zip(pieces[::2], pieces[1::2], strict=True)
+    for name, text in ((name, text) for name, text in meanings if name in SETTINGS):
+        flag = f"{flag_of(name)}, " if SETTINGS[name]["flag"] else ""
+        default = f" [default: {value}]" if (value := default_of(name)) else ""
+        lines += [f"{flag}{variable(name)}{default}"]
+        lines += textwrap.wrap(
+            " ".join(text.split()), width(), initial_indent="    ", subsequent_indent="    "
+        )
+    write_help(
+        "Every command but `help` and `version` takes each flag. config.toml has the names in "
+        "lower case, without MCP_BRIDGE_.\n\n" + "\n".join(lines) + "\n"
+    )
+    return 0
+
+
+async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
+    """Show each setting and where it comes from.
+
+    A setting comes from a flag, a variable, a line of the settings file, or the default. Passwords
+    in addresses are left out.
+    """
+    path = config_path(settings.environ)
+    values: dict[str, Json] = {name: _plain(getattr(settings, name)) for name in SETTINGS}
+    places = {name: settings.places.get(name, "default") for name in SETTINGS}
+    if settings.strict:
+        capped = {name for name, cap in STRICT_CAPS.items() if values[name] == cap}
+        places |= dict.fromkeys(STRICT_VALUES.keys() | capped, "profile strict")
+    if as_json:
+        rows = {name: {"value": value, "from": places[name]} for name, value in values.items()}
+        write_json({"file": str(path), "settings": rows}, indent=2)
+        return 0
+    columns: dict[str, Callable[[str], str]] = {
+        "SETTING": str,
+        "VALUE": lambda name: value_text(values[name]) or "-",
+        "FROM": lambda name: places[name],
+    }
+    missing = "" if path.exists() else " (there is none)"
+    below = visible(f"\nSettings file: {path}{missing}\n")
+    return write_list([*SETTINGS], columns, "", as_json=False, below=below)
+
+
+def _plain(value: object) -> Json:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    # `str` of an address omits its password.
+    return value if value is None or isinstance(value, bool | int | float) else str(value)

@@ -7,16 +7,14 @@ from typing import Any
 
 import anyio
 
-from bridge.catalog.prose import join_names
-from bridge.cli.output import visible, write_json, write_list, write_prose
+from bridge.cli.output import visible, waiting, write_json, write_list, write_prose
 from bridge.cli.servers import SERVER_UNREACHABLE
-from bridge.cli.status import waiting
 from bridge.client_configs.writers import WRITERS
 from bridge.errors import BridgeError, LoginRequiredError
 from bridge.runs import Engine
-from bridge.server import known_clients
 from bridge.server.app import tool_list
-from bridge.tokens import count_tokens, definition_text
+from bridge.server.clients import CLIENTS
+from bridge.text import count_tokens, definition_text, join_names
 
 
 async def check_servers(engine: Engine, *, as_json: bool) -> int:
@@ -71,7 +69,7 @@ def _tokens(tools: Iterable[Any]) -> int:
 
 async def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any]:
     own, brief = await tool_list(engine), await tool_list(engine, brief=True)
-    deferring = {WRITERS[client].name for client in known_clients.find_deferring()}
+    deferring = {WRITERS[each.source].name for each in CLIENTS.values() if each.defers}
     specs = engine.servers.discovery.servers
     clients = {source.client for spec in specs for source in (spec.source, *spec.also)}
     return {

@@ -1,35 +1,47 @@
-"""`doctor`: tries each sandbox and setting on this machine, and reports what works."""
+"""Checks sandboxes and settings, and builds the runtime image: `doctor` and `image`."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 
-from bridge.cli.image import build_image
 from bridge.cli.line import PROGRAM
-from bridge.cli.options import AsJson
-from bridge.cli.output import visible, write_err, write_json, write_prose
-from bridge.cli.person import Person
-from bridge.cli.status import waiting
+from bridge.cli.options import AsJson, flag, opt
+from bridge.cli.output import visible, waiting, write_err, write_json, write_out, write_prose
+from bridge.cli.terminal import Person
 from bridge.commands.plan import CommandCheck, check_commands
-from bridge.errors import BridgeError, SettingsError, UsageError
-from bridge.inventory.configuration import context_for
-from bridge.inventory.consents import consents_of
+from bridge.errors import BridgeError, SandboxError, SettingsError, UsageError
+from bridge.inventory.configuration import consents_of, context_for
 from bridge.model import MEBIBYTE, Directory
+from bridge.packages.requirements import parse_requirements
 from bridge.private_files import make_directory
-from bridge.sandbox.backend import Probe
-from bridge.sandbox.limits import limits_for
-from bridge.sandbox.selection import probe_all
+from bridge.sandbox.backend import Probe, limits_for
+from bridge.sandbox.container.backend import container_backend
+from bridge.sandbox.container.command_runner import SystemRunner
+from bridge.sandbox.container.image import (
+    BuildRequest,
+    Flavour,
+    ImageEngine,
+    ImageStatus,
+    RootfsContext,
+    build,
+    describe,
+    local_name,
+    recipe_dir,
+    recipe_version,
+    status,
+)
+from bridge.sandbox.selection import engines, probe_all
 from bridge.settings import Settings, packages_dir, store_of
 from bridge.text import counted
 from bridge.upstream.launch import explain_missing, server_environment
@@ -54,8 +66,7 @@ async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
 
 
 async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence[Probe]) -> int:
-    context = context_for(settings)
-    discovery = consents_of(settings).discover(context)
+    discovery = consents_of(settings).discover(context_for(settings))
     commands = check_commands(settings, probes)
     with waiting("looking for packages and the store"):
         packages = await check_packages(settings)
@@ -322,7 +333,6 @@ def _is_closed(one: Directory) -> bool:
 
 
 def find_working(probes: Sequence[Probe]) -> str:
-    """Return the first working sandbox; empty if none works."""
     return next((probe.backend for probe in probes if probe.ok), "")
 
 
@@ -363,3 +373,98 @@ async def offer(probes: Sequence[Probe], settings: Settings) -> bool:
         except BridgeError as error:
             write_err(visible(f"{error}\n"))
     return fixed
+
+
+async def build_image(
+    settings: Settings,
+    *,
+    flavour: Annotated[
+        Flavour,
+        opt("<slim|data>", "data adds numpy, pandas, matplotlib, scikit-learn and a dozen more"),
+    ] = "slim",
+    package: Annotated[list[str] | None, opt("NAME", "a package to add; may be repeated")] = None,
+    offline: Annotated[bool, flag("--offline", "from Debian packages, without a registry")] = False,
+    fresh: Annotated[bool, flag("--fresh", "rebuild even if up to date")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Build the runtime image.
+
+    The first engine that answers builds it.
+
+    Examples:
+        image build --flavour data --package seaborn
+    """
+    packages = tuple(one.text for one in parse_requirements(package or ()))
+    request = BuildRequest(flavour=flavour, offline=offline, fresh=fresh, packages=packages)
+    context = RootfsContext(
+        run=SystemRunner(env=settings.environ), recipe=recipe_dir(), state_dir=settings.state_dir
+    )
+    version = recipe_version(context.recipe)
+    async with aclosing(_image_engines(settings)) as answering:
+        engine = await anext(answering)
+        name = local_name(flavour)
+        built = await describe(engine, name, version)
+        lost = [text for text in built.packages if text not in packages]
+        if lost:
+            again = " ".join(f"--package {shlex.quote(text)}" for text in lost)
+            write_err(f"{built.name} had packages that it will lack; {again} keeps them\n")
+        with waiting("building the image") as say:
+
+            def progress(text: str) -> None:
+                write_err(f"{text}\n")
+                say(text)
+
+            if built.present and not (built.stale or fresh) and built.packages == packages:
+                progress(f"{engine.kind}: {built.name} is up to date; --fresh builds it anyway")
+            else:
+                built = await build(engine, request, context, progress=progress)
+        if as_json:
+            write_json(asdict(built))
+    return 0
+
+
+async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
+    images: list[ImageStatus] = []
+    version = recipe_version(recipe_dir())
+    async with aclosing(_image_engines(settings)) as answering:
+        async for engine in answering:
+            images += await status(engine, version, settings.image)
+    if as_json:
+        write_json([asdict(one) for one in images], indent=2)
+    else:
+        write_out("".join(_describe_image(one) for one in images))
+    if any(one.present for one in images):
+        return 0
+    write_err("No engine has an image: `mcp-code-bridge image build` builds one.\n")
+    return SandboxError.exit_status
+
+
+async def _image_engines(settings: Settings) -> AsyncGenerator[ImageEngine, None]:
+    """Yield the engines that answer; report why the others do not. One must answer."""
+    answered = False
+    for name in engines(settings):
+        async with container_backend(name, settings) as backend:
+            try:
+                engine = await backend.images()
+            except BridgeError as error:
+                write_err(visible(f"{name}: {error}\n"))
+                continue
+            answered = True
+            yield engine
+    if not answered:
+        remedy = (
+            "Only podman and docker use an image; bubblewrap needs none. `mcp-code-bridge doctor` "
+            "shows which sandbox programs run in."
+        )
+        raise SandboxError("No container engine answers.", remedy=remedy, code="no_sandbox")
+
+
+def _describe_image(one: ImageStatus) -> str:
+    if not one.present:
+        return f"{one.engine}: {one.name}: not there\n"
+    guest = {True: ", carries this bridge's guest", False: ", guest differs", None: ""}
+    short = one.id.removeprefix("sha256:")[:12]
+    size = f"{one.size // 1024**2} MB"
+    more = f", with {', '.join(one.packages)}" if one.packages else ""
+    line = f"{one.engine}: {one.name}: {short}, {size}{more}{guest[one.guest_matches]}\n"
+    return line + (f"    {one.stale}\n" if one.stale else "")

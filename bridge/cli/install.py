@@ -16,14 +16,14 @@ from bridge.cli import moving
 from bridge.cli.options import AsJson, Clients, DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import (
     visible,
+    waiting,
     write_diff,
     write_err_line,
     write_json,
     write_out,
     write_prose,
 )
-from bridge.cli.person import Person
-from bridge.cli.status import waiting
+from bridge.cli.terminal import Person
 from bridge.client_configs import install as edits
 from bridge.client_configs.entry import (
     NAME,
@@ -38,18 +38,16 @@ from bridge.client_configs.entry import (
 from bridge.client_configs.journal import Journal
 from bridge.client_configs.writers import (
     WRITERS,
-    Machine,
     Scope,
     Target,
     detect_targets,
-    machine_of,
     targets,
     writer_for,
 )
 from bridge.discovery.finder import Discovery, discover
+from bridge.discovery.locations import Machine, machine_of
 from bridge.errors import BridgeError, UsageError
-from bridge.inventory.configuration import context_for
-from bridge.inventory.consents import consents_of
+from bridge.inventory.configuration import consents_of, context_for
 from bridge.settings import Settings, http_token
 from bridge.text import counted
 
@@ -73,8 +71,6 @@ STOPPED = (
     "Stopped before all changes were made. `mcp-code-bridge installed` shows where the bridge is. "
     "Run the command again to continue, or `uninstall CLIENT --restore` to undo."
 )
-
-RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it."
 
 
 @contextmanager
@@ -157,7 +153,8 @@ async def install_into(
         same = (each for each in planned if each.target.path == change.target.path)
         moving.write_still_started(change, {name for each in same for name in each.moved})
     if any(change.before != change.after for change in planned):
-        write_err_line(RESTART)
+        undo = "`mcp-code-bridge uninstall CLIENT --restore` undoes it."
+        write_err_line(f"Restart the clients. {undo}")
     return status
 
 
@@ -230,10 +227,9 @@ async def uninstall(
             )
             planned.append(edits.with_own_commands(change, machine))
     if not restore and moving.write_stays(planned, settings):
-        person = Person()
         with nothing_written():
-            asks = not (yes or dry_run) and person.attended
-            restore = asks and await person.confirm("Put them back?", default=True)
+            restore = not (yes or dry_run) and Person().attended
+            restore = restore and await Person().confirm("Put them back?", default=True)
     if restore:
         planned = moving.with_restores(planned, wanted, scope, settings, machine)
     unread = [each for each in broken.values() if each[0].writer.id in wanted]
@@ -323,9 +319,8 @@ async def carry_out(
     if dry_run:
         write_err_line("No changes made (--dry-run).")
         return True
-    person = person or Person()
     with nothing_written():
-        agreed = await person.agrees("Apply these changes?", yes=yes, default=default)
+        agreed = await (person or Person()).agrees("Apply these changes?", yes=yes, default=default)
     if not agreed:
         write_err_line("No changes made.")
         return False
@@ -342,8 +337,7 @@ async def carry_out(
             if change.moved:
                 write_err_line(f"Moved {', '.join(change.moved)} out of {change.target.path}.")
             if change.restored:
-                restored = ", ".join(change.restored)
-                write_err_line(f"Restored {restored} to {change.target.path}.")
+                write_err_line(f"Restored {', '.join(change.restored)} to {change.target.path}.")
     except anyio.get_cancelled_exc_class():
         write_err_line(STOPPED)
         raise
@@ -400,7 +394,11 @@ def _show(planned: Sequence[edits.Change], *, path: str) -> None:
         words = shlex.join(command_line(change.value, target.location.dialect)) or url
         lines = [f"  {change.name}: {words}"] if words and change in changing else []
         lines += [f"  through its own command: {shlex.join(argv)}" for argv in change.commands]
-        lines += [*moving.describe_moves(change), *(f"  {note}" for note in change.notes)]
+        for way, names in (("behind the bridge", change.moved), ("back", change.restored)):
+            if names:
+                lines.append(f"  {way} ({counted(len(names), 'server')}): {', '.join(names)}")
+        lines += [f"  {name} stays: {reason}" for name, reason in change.refused]
+        lines += [f"  {note}" for note in change.notes]
         text = visible("".join(f"{line}\n" for line in lines))
         for hidden, shown in ((path, _YOUR_PATH), (url, shown_address(url))):
             text, diff = (each.replace(hidden, shown) if hidden else each for each in (text, diff))

@@ -18,8 +18,6 @@ PROGRAM = "mcp-code-bridge"
 
 SERVE = "serve:serve"
 
-_OWN_FLAGS = ("--http", "--no-token")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Invocation:
@@ -36,7 +34,7 @@ def with_default(words: Sequence[str]) -> list[str]:
     No words, or flags alone, mean `serve`. `help COMMAND` means `COMMAND --help`.
     """
     first = words[0].partition("=")[0] if words else ""
-    if not words or first in {*_OWN_FLAGS, *map(flag_of, FLAGS)}:
+    if not words or first in {"--http", "--no-token", *map(flag_of, FLAGS)}:
         return ["serve", *words]
     if first == "help" and words[1:2] != ["settings"]:
         return [*words[1:], "--help"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 
 from bridge.cli.line import SERVE, Invocation, handler_of, simple_invocation, with_default
-from bridge.cli.output import RepeatedLines, TerminalHandler, VisibleFormatter, write_error
+from bridge.cli.output import RepeatedLines, TerminalHandler, write_error
 from bridge.errors import BridgeError, SettingsError
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
 
@@ -26,12 +26,19 @@ logger = logging.getLogger(__name__)
 
 INTERRUPTED = 130  # The shells' status of a command that Ctrl-C ended.
 
+_CLOSED = (BrokenPipeError, ConnectionResetError)
+
 Command = Callable[..., Awaitable[int]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     try:
-        invocation = _read(sys.argv[1:] if argv is None else argv)
+        words = sys.argv[1:] if argv is None else argv
+        invocation: Invocation | int | None = simple_invocation(words)
+        if invocation is None:
+            from bridge.cli.app import read_words
+
+            invocation = read_words(with_default(words))
         if isinstance(invocation, int):
             return invocation
         with _frozen_imports():
@@ -42,23 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        return _discard_output()
-    except BaseExceptionGroup as group:
-        # It is no error if the reader of our output closed its end.
-        if group.split((BrokenPipeError, ConnectionResetError))[1] is not None:
+    except (*_CLOSED, BaseExceptionGroup) as error:
+        if isinstance(error, BaseExceptionGroup) and error.split(_CLOSED)[1] is not None:
             raise
-        return _discard_output()
-
-
-def _read(words: Sequence[str]) -> Invocation | int:
-    simple = simple_invocation(words)
-    if simple is not None:
-        return simple
-    # Imported here: `serve` does without it.
-    from bridge.cli.app import read_words
-
-    return read_words(with_default(words))
+        # It is no error if the reader of our output closed its end.
+        logger.debug("the reader of our output closed its end", exc_info=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
 
 
 def _prepare(invocation: Invocation) -> tuple[Command, Settings]:
@@ -84,22 +81,19 @@ def _is_stdio(invocation: Invocation) -> bool:
     return invocation.handler == SERVE and not invocation.arguments["http"]
 
 
-def _discard_output() -> int:
-    logger.debug("the reader of our output closed its end", exc_info=True)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return 1
-
-
 async def _run_until_signal(command: Command, invocation: Invocation, settings: Settings) -> int:
     """Run the command; a signal cancels it, so that it releases its resources."""
+    # Imported here: it imports asyncio, and the first answer does without.
+    from bridge.event_loop import background_task
+
     status = INTERRUPTED
     received: list[int] = []
-    ending = None
+    ending, scope = None, anyio.CancelScope()
     if invocation.handler == SERVE and not _is_stdio(invocation):
         ending = anyio.Event()
         command = partial(command, ending=ending)
 
-    async def watch(scope: anyio.CancelScope) -> None:
+    async def watch() -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
             async for number in signals:
                 received.append(number)
@@ -109,17 +103,9 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
                 else:
                     scope.cancel()
 
-    failure: BridgeError | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch, tasks.cancel_scope)
-        try:
+    with scope:
+        async with background_task(watch):
             status = await command(settings)
-        except BridgeError as error:
-            # The task group would wrap it in an exception group.
-            failure = error
-        tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
     if received:
         # A thread of the stdio transport may wait forever for a line and would block a normal
         # exit. All resources are released at this point.
@@ -159,20 +145,18 @@ def _frozen_imports() -> Iterator[None]:
 
 
 def _set_up_logging(settings: Settings, *, serving: bool) -> None:
-    level = settings.log_level
-    if not serving and level == "INFO":
+    level, line = settings.log_level, "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    brief = not serving and level in ("INFO", "WARNING")
+    if brief:
         # At a terminal, progress lines would hide the command's own output.
-        level = "WARNING"
-    line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    if not serving and level == "WARNING":
-        line = "%(level)s: %(message)s"
+        level, line = "WARNING", "%(level)s: %(message)s"
     handler = TerminalHandler(sys.stderr)
-    handler.setFormatter(VisibleFormatter(line))
+    handler.setFormatter(logging.Formatter(line))
     handler.addFilter(RepeatedLines())
     logging.basicConfig(level=level, handlers=[handler])
     for line in (*unknown_variables(settings.environ), *settings.notes):
         logger.warning("%s", line)
-    if level == "WARNING" and not serving:
+    if brief:
         # Building an image takes minutes, so its progress is shown in scripts too.
         logging.getLogger("bridge.sandbox.container.backend.progress").setLevel("INFO")
     for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):

@@ -14,15 +14,15 @@ from bridge.client_configs.entry import is_bridge
 from bridge.client_configs.install import Change, open_target, read_target
 from bridge.client_configs.journal import Journal, MovedServers
 from bridge.client_configs.move import Mover, move_only, tables_of, with_move, with_restore
-from bridge.client_configs.writers import Machine, Scope, Target, targets, writer_for
+from bridge.client_configs.writers import Scope, Target, targets, writer_for
 from bridge.discovery.documents import size_limit
 from bridge.discovery.files import read_regular
 from bridge.discovery.finder import locations_read
+from bridge.discovery.locations import Machine
 from bridge.errors import UsageError
-from bridge.inventory.consents import consents_of
-from bridge.inventory.tool_cache import ToolCache
+from bridge.inventory.configuration import consents_of
+from bridge.inventory.inventory import ToolCache
 from bridge.settings import Settings, moved_dir, store_of
-from bridge.text import counted
 from bridge.upstream.token_store import TokenStore, key_of
 
 ALL = "all"  # The word for every server that can be moved.
@@ -49,7 +49,7 @@ async def with_moves(
         kept=MovedServers(moved_dir(settings.environ)),
         logged_in=lambda spec: logins.path(key_of(spec)).exists(),
     )
-    read = {row.id for row in locations_read(settings.sources, machine.context.platform)}
+    read = {row.id for row in locations_read(machine.context)}
     changes: list[Change] = []
     for target in {each.target.writer.id: each.target for each in planned}.values():
         if target.location.id not in read:
@@ -63,11 +63,7 @@ async def with_moves(
             group = None if change.commands else tables.pop(change.target.path, None)
             changes.append(with_move(change, group, mover) if group else change)
         for group in tables.values():
-            change = with_move(
-                move_only(group[0], read_target(group[0])),
-                group,
-                mover,
-            )
+            change = with_move(move_only(group[0], read_target(group[0])), group, mover)
             if change.moved or change.refused:
                 changes.append(change)
     seen = {name for change in changes for name in (*change.moved, *dict(change.refused))}
@@ -167,13 +163,3 @@ def write_still_started(change: Change, moved: Collection[str]) -> None:
             f"twice: {', '.join(names)}. To move them behind the bridge: "
             f"mcp-code-bridge install {target.writer.id}{scope} --move all"
         )
-
-
-def describe_moves(change: Change) -> list[str]:
-    shifts = (("behind the bridge", change.moved), ("back", change.restored))
-    lines = [
-        f"  {way} ({counted(len(names), 'server')}): {', '.join(names)}"
-        for way, names in shifts
-        if names
-    ]
-    return [*lines, *(f"  {name} stays: {reason}" for name, reason in change.refused)]

@@ -58,7 +58,7 @@ def complete_servers(settings: Settings, context: Context) -> Iterable[str]:
 @_completes
 def complete_tools(settings: Settings, context: Context) -> Iterable[str]:
     """Yield the tools of the last listings as SERVER.TOOL; as TOOL if a server is given."""
-    from bridge.inventory.tool_cache import ToolCache
+    from bridge.inventory.inventory import ToolCache
 
     given = context.params.get("server")
     for server, listing in ToolCache(store_of(settings)).load_all(_specs(settings)).items():
@@ -85,11 +85,9 @@ def complete_sessions(settings: Settings, context: Context) -> Iterable[str]:
 
 
 def _specs(settings: Settings) -> tuple[ServerSpec, ...]:
-    from bridge.inventory.configuration import context_for
-    from bridge.inventory.consents import consents_of
+    from bridge.inventory.configuration import consents_of, context_for
 
-    context = context_for(settings)
-    return tuple(consents_of(settings).discover(context).servers)
+    return tuple(consents_of(settings).discover(context_for(settings)).servers)
 
 
 AsJson = Annotated[bool, flag("--json", "print JSON")]

@@ -1,7 +1,8 @@
-"""Prints the output of commands: text, JSON and tables, on stdout and stderr.
+"""Prints the output of commands: text, JSON and tables, and the status line of the terminal.
 
-No other module of the commands writes to these streams. A terminal receives no control characters.
-Pipes and files receive every byte.
+No other module of the commands writes to stdout and stderr. A terminal receives no control
+characters. Pipes and files receive every byte. The status line, on stderr, names what a command
+waits for. A process has one, and other writers erase it with `hide_status` before they write.
 """
 
 from __future__ import annotations
@@ -12,20 +13,154 @@ import os
 import re
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import TextIO, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from bridge import text as texts
-from bridge.cli.status import hide_status
-from bridge.cli.status import is_drawn as is_drawn
 from bridge.errors import BridgeError
 from bridge.model import Json
+from bridge.settings import Settings
+from bridge.text import visible as visible
+from bridge.text import visible_json
+
+if TYPE_CHECKING:
+    from bridge.runs import Engine
+
+_current: StatusLine | None = None
+
+
+def can_move(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that can redraw a line."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def is_drawn(stream: TextIO) -> bool:
+    return can_move(stream) and not os.environ.get("NO_COLOR")
+
+
+def hide_status() -> AbstractContextManager[None]:
+    """Return a context that keeps the status line off the screen."""
+    return nullcontext() if _current is None else _current.hide_status()
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[Callable[[str], None]]:
+    """Show what the command waits for while this is open; yield a function that changes the text.
+
+    An inner `waiting` replaces the text of the outer one. Without a terminal it does nothing.
+    """
+    with ExitStack() as stack:
+        line: Any = _current or SimpleNamespace(text="")
+        if _current is None and can_move(sys.stderr):
+            line = stack.enter_context(StatusLine(sys.stderr))
+        before = line.text
+
+        def say(new: str) -> None:
+            line.text = new
+
+        say(text)
+        yield say
+        say(before)
+
+
+class StatusLine:
+    """A terminal's status line, safe for use by several threads.
+
+    Args:
+        render: Returns the line's text; empty hides the line. By default it returns `text`.
+    """
+
+    def __init__(self, writer: TextIO, render: Callable[[], str] | None = None) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        self.text = self._shown = ""
+        self._encoding = writer.encoding or "utf-8"
+        self._render = render or (lambda: self.text)
+        self._unicode = self._encoding.lower() == "utf-8"
+        self._spinner = Spinner("dots" if self._unicode else "line")
+        self._live = Live(
+            get_renderable=self._line,
+            console=Console(file=writer),
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            refresh_per_second=8,
+        )
+        self._hidden = 0
+        self._changing = threading.RLock()
+        self._over = threading.Event()
+        self._outer: StatusLine | None = None
+
+    def __enter__(self) -> StatusLine:
+        global _current
+        self._outer, _current = _current, self
+        # A command may block the event loop, and a stopped terminal blocks this thread.
+        threading.Thread(target=self._run, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        global _current
+        self._over.set()
+        with self.hide_status():
+            _current = self._outer
+
+    @contextmanager
+    def hide_status(self) -> Iterator[None]:
+        with self._changing:
+            self._hidden += 1
+            self._live.stop()
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._hidden -= 1
+
+    def draw(self) -> None:
+        with self._changing:
+            idle = self._hidden or self._over.is_set()
+            self._shown = "" if idle else self._render()
+            if self._shown:
+                self._live.start()
+            else:
+                self._live.stop()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.2):
+            self.draw()
+
+    def _line(self) -> Any:
+        from rich.text import Text
+
+        frame = self._spinner.render(time.monotonic())
+        shown = visible(self._shown, keep="")
+        line = f"{frame} {shown}".encode(self._encoding, "replace").decode(self._encoding)
+        return Text(line, no_wrap=True, overflow="ellipsis" if self._unicode else "crop")
+
+
+@asynccontextmanager
+async def open_engine(settings: Settings, *, patient: bool = False) -> AsyncIterator[Engine]:
+    async with AsyncExitStack() as stack:
+        with waiting("finding servers and a sandbox"):
+            from bridge.runs import open_engine as opened
+
+            engine = await stack.enter_async_context(opened(settings, patient=patient))
+        yield engine
+
 
 T = TypeVar("T")
-
-visible = texts.visible
 
 # A server, a program or a client can repeat its messages without end.
 MAX_LINES = 50  # Log lines per place in the code and window.
@@ -110,7 +245,6 @@ def write_prose(text: str, stream: TextIO | None = None) -> None:
     """
     stream = sys.stdout if stream is None else stream
     if stream.isatty():
-        # Imported here: `serve` does without it.
         from rich.console import Console
         from rich.text import Text
 
@@ -136,16 +270,7 @@ def write_cut(lines: Iterable[str]) -> None:
 def write_json(value: Json, *, indent: int | None = None) -> None:
     """Write a value to stdout as JSON with every control character escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
-    write_out(f"{texts.visible_json(text)}\n")
-
-
-def write_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()
-) -> None:
-    text = table(headings, rows, drop)
-    with hide_status():
-        sys.stdout.write(_encodable(sys.stdout, text))
-        sys.stdout.flush()
+    write_out(f"{visible_json(text)}\n")
 
 
 def write_list(
@@ -164,14 +289,14 @@ def write_list(
         columns: Returns a record's cell, by the column's heading.
         none: The line for stderr if there are no records.
         drop: Headings of the columns that a narrow terminal omits, the first one first.
-        below: Text below the table.
-        fields: Returns a record's JSON.
     """
     if as_json:
         write_json([fields(each) for each in records], indent=2)
     elif records:
         cells = [[cell(each) for cell in columns.values()] for each in records]
-        write_table([*columns], cells, drop)
+        text = table([*columns], cells, drop)
+        with hide_status():
+            sys.stdout.write(_encodable(sys.stdout, text))
         write_out(below)
     else:
         write_err(f"{none}\n")
@@ -196,15 +321,13 @@ def _encodable(stream: TextIO, text: str) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-class VisibleFormatter(logging.Formatter):
-    """A formatter that escapes control characters: log lines hold names from other users' files."""
+class TerminalHandler(logging.StreamHandler[TextIO]):
+    """Escapes control characters: log lines have names from other users' files."""
 
     def format(self, record: logging.LogRecord) -> str:
         record.level = record.levelname.lower()
         return visible(super().format(record))
 
-
-class TerminalHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         with hide_status():
             super().emit(record)
@@ -212,9 +335,7 @@ class TerminalHandler(logging.StreamHandler[TextIO]):
 
 @contextmanager
 def hold_logs() -> Iterator[None]:
-    """Hold log lines back while this is open, and write them afterwards."""
-    holding: list[tuple[logging.Handler, list[logging.LogRecord]]]
-    holding = [(handler, []) for handler in logging.getLogger().handlers]
+    holding = [(handler, list[logging.LogRecord]()) for handler in logging.getLogger().handlers]
     for handler, held in holding:
         # `append` returns None, so the filter drops the record.
         handler.addFilter(held.append)  # type: ignore[arg-type]
@@ -247,15 +368,14 @@ class RepeatedLines(logging.Filter):
         self._windows[source] = began, lines
         if lines > MAX_LINES:
             return False
-        text = message = record.getMessage()
+        text = record.getMessage()
         if len(text) > MAX_MESSAGE:
             text = f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)"
         if lines == MAX_LINES:
             text = f"{text} [more of these in the next {WINDOW_SECONDS:g} s are only counted]"
         if omitted:
             text = f"{text} [repeated {omitted:,} times before]"
-        if text != message:
-            record.msg, record.args = text, None
+        record.msg, record.args = text, None
         return True
 
 
@@ -270,7 +390,6 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence
     For a narrow terminal, the columns of `drop` go first, then the widest cells are cut. Cells are
     escaped down to line breaks, or a name could forge a row.
     """
-    # Imported here: `serve` does without it.
     from rich.cells import cell_len, set_cell_size
 
     width = terminal_width() or NEVER_FULL
@@ -280,12 +399,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence
     for name in drop:
         if sum(widths.values()) + 2 * len(widths) - 2 > width:
             del widths[name]
-    while (over := sum(widths.values()) + 2 * len(widths) - 2 - width) > 0:
-        *_, second, most = [0, *sorted(widths.values())]
-        widest = next(name for name, size in widths.items() if size == most)
-        widths[widest] = max(most - over, min(second, most - 1), len(widest))
-        if widths[widest] == most:
+    while sum(widths.values()) + 2 * len(widths) - 2 > width:
+        widest = max(widths, key=widths.__getitem__)
+        if widths[widest] <= len(widest):
             break
+        widths[widest] -= 1
     lines = []
     for at in range(len(cells)):
         parts = []

@@ -16,25 +16,39 @@ from bridge.catalog.program.expected_calls import (
     ExpectedCall,
     expected_calls,
 )
-from bridge.catalog.program.parsing import Unread
 from bridge.catalog.program.references import NameTable
-from bridge.catalog.prose import clip
 from bridge.cli.options import AsJson, Code, Server, Yes, arg, complete_tools, flag
-from bridge.cli.output import visible, write_err, write_json, write_out, write_warning
-from bridge.cli.person import Person
-from bridge.cli.status import open_engine, waiting
+from bridge.cli.output import (
+    open_engine,
+    visible,
+    waiting,
+    write_err,
+    write_json,
+    write_out,
+    write_warning,
+)
+from bridge.cli.terminal import Person
 from bridge.errors import UsageError
-from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, strictest
-from bridge.gate.flow import Flow
 from bridge.gate.pins import Pins
-from bridge.gate.policy import OPEN, Outlook, Policy, Step, flow_decision, outlook
+from bridge.gate.policy import (
+    CHANGED,
+    OPEN,
+    UNLISTED,
+    CallFacts,
+    Decision,
+    Outlook,
+    Policy,
+    Step,
+    flow_decision,
+    outlook,
+    strictest,
+)
 from bridge.gate.question import because
-from bridge.model import Action, Effect, Json, Tool, short_digest
+from bridge.model import Action, Effect, Finding, Json, Tool, short_digest
 from bridge.settings import Settings, parsers, store_of
-from bridge.settings.globs import any_matcher, literal, matcher
-from bridge.settings.policy import FlowRule, PolicySpec
+from bridge.settings.policy import FlowRule, PolicySpec, literal, matcher
 from bridge.settings.policy_edit import append_policy, rule_for, toml_value
-from bridge.text import counted
+from bridge.text import clip, counted
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
@@ -80,55 +94,30 @@ async def explain(
     base, change = policy.decide(call, effect), ""
     if policy.spec.present and policy.spec.pin and definition is not None:
         change = Pins(store_of(settings), policy.pins_fully).change(definition, spec.definition)
-    final = base
-    if change and base.action != "deny":
-        final = strictest(base, Decision(action="ask", rule=CHANGED, reason=change))
-    flows = _possible_flows(policy, base, name)
+    asked = Decision(action="ask", rule=CHANGED, reason=change) if change else None
+    final = strictest(base, asked)
+    # These decide if an earlier call of the run has read what they name.
+    rules = policy.spec.flows if policy.spec.present else ()
+    flows = [rule for rule in rules if matcher(*rule.to_servers)(name) or rule.to & base.labels]
     steps = policy.explain(call, effect)
     if as_json:
-        more = {"steps": list(map(asdict, steps)), "flow": list(map(_flow_json, flows))}
-        document = {**_explanation_json(call, start, base, final), "changed": change, **more}
+        document = {
+            "server": name,
+            "tool": call.tool,
+            "definition": spec.definition,
+            "start": {"action": start.action, "rule": start.rule},
+            **{key: getattr(final, key) for key in ("action", "rule", "reason")},
+            "effect": base.effect,
+            "labels": sorted(base.labels),
+            "changed": change,
+            "steps": list(map(asdict, steps)),
+            "flow": list(map(_flow_json, flows)),
+        }
         write_json(document, indent=2)
         return 0
-    lines = [*_lines(call, start, final, steps)]
-    if final.rule != OPEN:
-        pin = _pin_text(definition, change, requested=requested)
-        lines += [_line("definition", pin), *map(_flow_line, flows)]
+    lines = [*_lines(call, start, final, steps, change), *map(_flow_line, flows)]
     write_out(visible("\n".join([*lines, "", *_remedy(call, final, steps)]) + "\n"))
     return 0
-
-
-def _pin_text(definition: Tool | None, change: str, *, requested: bool) -> str:
-    if requested:
-        return "none: this is a request of the protocol"
-    if definition is None:
-        return "unknown, because the server could not be asked"
-    return f"changed since it was allowed: {change}" if change else "unchanged"
-
-
-def _possible_flows(policy: Policy, decision: Decision, server: str) -> list[FlowRule]:
-    """Return the flow rules that could decide after an earlier read of the run."""
-    rules = policy.spec.flows if policy.spec.present else ()
-    to = (any_matcher(rule.to_servers)(server) for rule in rules)
-    return [
-        rule for rule, named in zip(rules, to, strict=True) if named or rule.to & decision.labels
-    ]
-
-
-def _explanation_json(
-    call: CallFacts, start: Decision, base: Decision, final: Decision
-) -> dict[str, Json]:
-    return {
-        "server": call.server,
-        "tool": call.tool,
-        "definition": call.server_definition,
-        "start": {"action": start.action, "rule": start.rule},
-        "action": final.action,
-        "rule": final.rule,
-        "reason": final.reason,
-        "effect": base.effect,
-        "labels": sorted(base.labels),
-    }
 
 
 def _flow_json(rule: FlowRule) -> dict[str, Json]:
@@ -143,14 +132,13 @@ def _flow_line(rule: FlowRule) -> str:
 
 
 def _parse_arguments(words: Sequence[str]) -> dict[str, Json]:
+    given: dict[str, Json] = {}
     if len(words) == 1 and words[0].lstrip().startswith("{"):
         try:
-            value = json.loads(words[0])
+            given = json.loads(words[0])
         except (ValueError, RecursionError) as error:
             raise UsageError(f"ARGS: {words[0]!r:.200} is not a JSON object: {error}.") from None
-        assert isinstance(value, dict)
-        return value
-    given: dict[str, Json] = {}
+        return given
     for word in words:
         key, equals, value = word.partition("=")
         if not key or not equals:
@@ -175,7 +163,7 @@ async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
 
 
 def _lines(
-    call: CallFacts, start: Decision, final: Decision, steps: Sequence[Step]
+    call: CallFacts, start: Decision, final: Decision, steps: Sequence[Step], change: str
 ) -> Iterator[str]:
     arguments = ", ".join(
         f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in call.arguments.items()
@@ -195,6 +183,14 @@ def _lines(
         verdict = "is not reached" if step.why.endswith(" decided") else "does not match"
         verdict = "decides" if step.applies else verdict
         yield _line("rule", f"{step.name!r} ({step.action}) {verdict}: {step.why}")
+    if call.tool in (READ_RESOURCE, GET_PROMPT):
+        change = "none: this is a request of the protocol"
+    elif call.definition is None:
+        change = "unknown, because the server could not be asked"
+    else:
+        change = f"changed since it was allowed: {change}" if change else "unchanged"
+    if final.rule != OPEN:
+        yield _line("definition", change)
 
 
 def _line(head: str, text: str) -> str:
@@ -242,21 +238,18 @@ async def check(
     if code is not None and file is not None:
         raise UsageError("Give the program as FILE or with -c, not both.")
     if file is not None:
-        # Imported here, as below: it imports the engine.
         from bridge.cli.run import read_program
 
         code = read_program(file)
     if code is None and not settings.policy.present:
-        _say_fine(settings, as_json=as_json)
-        return 0
+        return _say_fine(settings, as_json=as_json)
     async with open_engine(settings) as engine:
         if code is None:
-            _say_fine(settings, as_json=as_json, servers=engine.servers.names())
-            return 0
+            return _say_fine(settings, as_json=as_json, servers=engine.servers.names())
         return await _check_program(engine, code, as_json=as_json)
 
 
-def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ()) -> None:
+def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ()) -> int:
     spec = settings.policy
     idle = unused_parts(spec, servers) if spec.present else []
     counts = {"rules": len(spec.rules), "servers": len(spec.servers), "flow": len(spec.flows)}
@@ -266,20 +259,21 @@ def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ())
     elif not spec.present:
         write_out(NO_POLICY)
     else:
-        names = ("rule", "server", "flow rule")
-        parts = ", ".join(map(counted, counts.values(), names))
+        parts = ", ".join(map(counted, counts.values(), ("rule", "server", "flow rule")))
         write_out(visible(f"policy OK: {parts} ({spec.path})\n"))
         for text in idle:
             write_warning(visible(text, keep=""))
+    return 0
 
 
 def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
     """Report unknown servers in a policy: a rule with a misspelt name would deny nothing."""
     named = [(f"the rule {rule.name!r}", rule.servers) for rule in spec.rules]
     named += [("[policy.servers]", (each.servers,)) for each in spec.servers]
-    for flow in spec.flows:
-        named.append((f"the flow rule {flow.name!r}", flow.after_servers))
-        named.append((f"the flow rule {flow.name!r}", flow.to_servers))
+    named += [
+        (f"the flow rule {flow.name!r}", (*flow.after_servers, *flow.to_servers))
+        for flow in spec.flows
+    ]
     named += [("[policy.budgets] per_minute", (glob,)) for glob, _ in spec.budgets.per_minute]
     named += [("[policy.privacy] servers", spec.privacy.servers)]
     named += [("[policy.privacy] reveal_to", spec.privacy.reveal_to)]
@@ -294,18 +288,18 @@ def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
 
 
 async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
-    from bridge.runs.checks import read
+    from bridge.runs.admission import read
 
     servers = engine.servers
-    reading = await read(code, NameTable(servers.inventory.entries()), "off")
-    if isinstance(reading.survey, Unread):
-        raise UsageError(f"The program cannot be read: {reading.survey.finding}.")
+    reading = read(code, NameTable(servers.inventory.entries()), "off")
+    if isinstance(reading.survey, Finding):
+        raise UsageError(f"The program cannot be read: {reading.survey}.")
     if reading.references.unknown:
         unknown = "; ".join(reading.references.unknown.values())
         raise UsageError(servers.unknown_server_text(unknown))
     with waiting("asking the program's servers for their tools"):
         errors = await servers.load_unknown(reading.references.servers, patient=True)
-    survey = expected_calls(reading.survey, servers.entries())
+    survey = expected_calls(reading.survey, servers.inventory.entries())
     policy = engine.gate.policy()
     judged = _judge(policy, survey.calls, lambda name: servers.inventory.tools(name) is not None)
     denied = sum(strictest(o.decision, flow).action == "deny" for _, o, flow in judged)
@@ -334,30 +328,28 @@ def _judge(
     policy: Policy, calls: Sequence[ExpectedCall], lists: Callable[[str], bool]
 ) -> list[tuple[ExpectedCall, Outlook, Decision | None]]:
     """Return each call with its outlook and the decision of a flow rule."""
-    flow = Flow(policy.spec.flows)
+    flow = policy.flow
     forecasts = []
     for call in calls:
         facts = CallFacts(
             server=call.server, tool=call.tool, arguments=call.arguments, definition=call.definition
         )
         effect: Effect | None = "read" if call.tool in {READ_RESOURCE, GET_PROMPT} else None
+        forecast = outlook(policy, facts, unseen=call.unseen, open=call.open, effect=effect)
         unlisted = effect is None and call.definition is None and lists(call.server)
         if unlisted and policy.spec.present:
             # The gate denies unlisted tools.
             forecast = Outlook(decision=Decision(action="deny", rule=UNLISTED))
-        else:
-            forecast = outlook(policy, facts, unseen=call.unseen, open=call.open, effect=effect)
         forecasts.append((call, facts, forecast))
-    # A denied call reads nothing, so no flow rule depends on it.
-    possible = [each for each in forecasts if each[2].decision.action != "deny"]
     judged = []
     for call, facts, forecast in forecasts:
         verdict = None
         if policy.spec.present and forecast.decision.action != "deny":
+            # A denied call reads nothing, so no flow rule depends on it.
             before = [
-                (its, other_forecast.decision.labels)
-                for other, its, other_forecast in possible
-                if call.may_follow(other)
+                (its, earlier.decision.labels)
+                for other, its, earlier in forecasts
+                if earlier.decision.action != "deny" and call.may_follow(other)
             ]
             verdict = flow_decision(flow, facts, forecast.decision.labels, before)
         judged.append((call, forecast, verdict))
@@ -365,17 +357,15 @@ def _judge(
 
 
 def _call_lines(call: ExpectedCall, forecast: Outlook, flow: Decision | None) -> Iterator[str]:
-    def decision_text(decision: Decision) -> str:
-        return f"{decision.action} ({decision.rule})"
-
     def names(of: Sequence[str]) -> str:
         return ", ".join(clip(name, 80) for name in of) or "other calls"
 
-    yield f"line {call.line}: {call.server}.{call.tool} -> {decision_text(forecast.decision)}"
-    for possible in forecast.possible:
-        yield f"    or {decision_text(possible.decision)}, by {names(possible.on)}: not seen here"
+    own = forecast.decision
+    yield f"line {call.line}: {call.server}.{call.tool} -> {own.action} ({own.rule})"
+    for other, on in forecast.possible:
+        yield f"    or {other.action} ({other.rule}), by {names(on)}: not seen here"
     if flow is not None:
-        yield f"    {decision_text(flow)} if made after {names(flow.led)}"
+        yield f"    {flow.action} ({flow.rule}) if made after {names(flow.led)}"
 
 
 def _call_json(call: ExpectedCall, forecast: Outlook, flow: Decision | None) -> dict[str, Json]:

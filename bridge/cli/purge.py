@@ -18,7 +18,7 @@ from bridge.cli.install import machine_here
 from bridge.cli.line import PROGRAM
 from bridge.cli.options import Yes, flag
 from bridge.cli.output import visible, write_err_line, write_out
-from bridge.cli.person import Person
+from bridge.cli.terminal import Person
 from bridge.client_configs.install import installed_entries
 from bridge.client_configs.journal import MovedServers
 from bridge.errors import BridgeError, UsageError
@@ -31,7 +31,7 @@ from bridge.upstream.token_store import TokenStore
 
 _STATE = (
     *("audit", "blobs", "clients", "logins", "logs", "packages", "rootfs", "run", "runs", "skills"),
-    *("http-token", "policy-in-force.json", "project-servers.json", "sandbox-*.json", "store.db*"),
+    *("http-token*", "policy-in-force.json", "project-servers.json", "sandbox-*.json", "store.db*"),
 )
 """The bridge's files in a state directory that may be shared, because it has another name."""
 

@@ -13,15 +13,15 @@ from typing import Any, get_args
 import anyio
 import anyio.to_thread
 
-from bridge.cli.output import for_person, write_err, write_json, write_out
+from bridge.callers.client import RunProgress
+from bridge.cli.output import can_move, for_person, open_engine, write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
-from bridge.cli.status import open_engine
 from bridge.cli.terminal import LiveTerminal, Terminal
 from bridge.errors import BridgeError, SandboxError, UsageError
+from bridge.event_loop import background_task
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
-from bridge.gate.tally import Tally
 from bridge.model import ApplyRequest, Artifact, FindingSource, Plan, RunRequest, RunResult
-from bridge.model.results import error_run
+from bridge.model.runs import error_run
 from bridge.plans.executor import MAX_QUESTION
 from bridge.render.plan import plan_text, unknown_effects
 from bridge.render.structured import to_structured
@@ -39,13 +39,10 @@ from bridge.runs.admission import MAX_CODE_BYTES
 from bridge.runs.input_files import quote
 from bridge.server.arguments import parse_packages, parse_session
 from bridge.settings import Settings
-from bridge.tasks import background_task
 from bridge.text import counted
 
 TERMINAL = "terminal"  # The principal of these runs; see `RunRequest.principal`.
 CLIENT = "cli"  # The client's name in the records of these runs.
-_OF_PLANS = {"id", "seconds"}  # Fields of a plan that mean nothing after this process.
-TIMED_OUT = 124  # The status of coreutils' `timeout`.
 
 
 async def run_program(
@@ -62,7 +59,7 @@ async def run_program(
         directory = None if out is None else check_out(out)
         # No next run needs a warm sandbox.
         async with open_engine(dataclasses.replace(settings, warm=0), patient=True) as engine:
-            result = await _run_live(engine, request, settings, scripted=as_json)
+            result = await _run_live(engine, request, scripted=as_json)
             problems = await _write_outputs(engine, request, result, directory, force=force)
     except BridgeError as error:
         if not as_json:
@@ -72,8 +69,9 @@ async def run_program(
     if as_json:
         document = to_structured(result)
         if result.plan is not None and result.plan.plan_id:
+            plan = document["plan"]
             document["plan"] = {
-                **{name: of for name, of in document["plan"].items() if name not in _OF_PLANS},
+                **{name: of for name, of in plan.items() if name not in ("id", "seconds")},
                 "note": "A plan ends with the process that made it, so that no other can apply it. "
                 "Run the program with --plan in a terminal to be asked, and to have the calls "
                 "made.",
@@ -82,34 +80,29 @@ async def run_program(
     else:
         written = None if problems else directory
         terminal = sys.stderr.isatty()
-        show(result, terminal=terminal, printed=request.mode == "run", out=written)
+        show(result, terminal=terminal, streamed=request.mode == "run", copied_to=written)
     for problem in problems:
         write_err(f"--out: {problem}\n")
     return exit_status(result) or (1 if problems else 0)
 
 
-async def _run_live(
-    engine: Engine, request: RunRequest, settings: Settings, *, scripted: bool
-) -> RunResult:
-    drawn = settings.environ.get("TERM", "dumb") != "dumb"
+async def _run_live(engine: Engine, request: RunRequest, *, scripted: bool) -> RunResult:
     if scripted or request.mode != "run":
         # A plan's output is written at the end, when its placeholders for results have values.
-        person = Terminal(sys.stdin, sys.stderr, drawn=drawn)
+        person = Terminal(sys.stdin, sys.stderr)
         return await run_and_apply(engine, request, person, scripted=scripted)
     viewer = LiveTerminal(
         sys.stdin,
         sys.stderr,
-        shows=drawn and sys.stderr.isatty(),
+        shows=can_move(sys.stderr),
         out=sys.stdout.buffer,
         err=sys.stderr.buffer,
-        drawn=drawn,
     )
     try:
         async with viewer.streaming(), background_task(partial(_show_starts, engine, viewer)):
             return await run_and_apply(engine, request, viewer, scripted=scripted)
     except anyio.get_cancelled_exc_class():
-        progress = viewer.run_progress
-        write_err(f"{describe_interruption(progress.tally if progress is not None else None)}\n")
+        write_err(f"Interrupted. {_describe_sent_calls(viewer.run_progress)}\n")
         raise
 
 
@@ -159,7 +152,7 @@ async def run_and_apply(
     if plan is None or not plan.plan_id or scripted or not client.attended:
         return result
     # The question repeats the list, so one screen shows the list only if the question cuts it.
-    show(result, terminal=True, plan=not sys.stdout.isatty() or not is_fully_shown(plan))
+    show(result, terminal=True, lists_plan=not sys.stdout.isatty() or not is_fully_shown(plan))
     who = {"principal": request.principal, "owner": request.owner, "client": request.client}
     applied = await engine.apply(ApplyRequest(plan_id=plan.plan_id, **who), client)
     write_err(f"{applied.summary}\n")
@@ -179,7 +172,7 @@ def exit_status(result: RunResult) -> int:
     if result.status == "success":
         return 0
     if result.status == "timeout":
-        return TIMED_OUT
+        return 124  # The status of coreutils' `timeout`.
     if result.reason == "engine":
         return SandboxError.exit_status
     # The program's own status, in the range of a process's status.
@@ -190,23 +183,17 @@ def show(
     result: RunResult,
     *,
     terminal: bool,
-    plan: bool = True,
-    printed: bool = False,
-    out: Path | None = None,
+    lists_plan: bool = True,
+    streamed: bool = False,
+    copied_to: Path | None = None,
 ) -> None:
-    """Write a result: the program's streams and, to a terminal, notes about the run.
-
-    Args:
-        plan: Whether to list a plan.
-        printed: Whether the streams have been written during the run.
-        out: The directory that has all of the program's files; None for none.
-    """
-    if not printed:
+    """Write a result: the program's streams and, to a terminal, notes about the run."""
+    if not streamed:
         write_out(result.stdout)
         write_err(result.stderr)
     if result.error:
         write_err(f"{for_person(result.error).rstrip()}\n")
-    if result.plan is not None and plan:
+    if result.plan is not None and lists_plan:
         write_out(f"{plan_text(result.plan, how=False)}\n")
         if result.plan.plan_id and not terminal:
             write_err("Run this in a terminal to be asked, and to apply the plan.\n")
@@ -229,9 +216,9 @@ def show(
             if not item.text or item.note:
                 write_err(f"shown: {shown_line(item, where=True)}\n")
         files = files_section(result)
-        if files and out is None:
+        if files and copied_to is None:
             files += "\n`mcp-code-bridge artifacts get URI` fetches a file, `--out DIR` copies all."
-        sections = (files if out is None else "", missing_section(result), session_section(result))
+        sections = ("" if copied_to else files, missing_section(result), session_section(result))
         for section in sections:
             write_err(f"{section}\n" if section else "")
         if result.usage.tool_calls or result.refused:
@@ -302,12 +289,12 @@ def pictures(result: RunResult) -> list[Artifact]:
     return [item.artifact for item in result.shown if item.artifact and not item.text]
 
 
-def describe_interruption(tally: Tally | None) -> str:
+def _describe_sent_calls(progress: RunProgress | None) -> str:
     """Describe the calls that an interrupted run has sent: no result will report them."""
-    if tally is None or not (sent := tally.sent):
-        return "Interrupted. No call went out."
-    total = sum(each.count for each in sent)
-    text = f"Interrupted. {counted(total, 'call')} had gone out: {list_calls(sent)}."
-    if tally.unknown:
-        text += f" Not known whether carried out: {list_calls(tally.unknown)}."
-    return text
+    tally = progress.tally if progress is not None else None
+    if tally is None or not (sent := tally.counts("sent")):
+        return "No call went out."
+    unknown = tally.counts("unknown")
+    more = f" Not known whether carried out: {list_calls(unknown)}." if unknown else ""
+    total = counted(sum(each.count for each in sent), "call")
+    return f"{total} had gone out: {list_calls(sent)}.{more}"

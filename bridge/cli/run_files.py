@@ -6,13 +6,12 @@ user's directory. A file is replaced only with --force.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from bridge.model import Artifact, InputFile
 from bridge.private_files import open_below
 from bridge.runs.input_files import MAX_BYTES, check_names, name_problem, quote
 
-_NAMED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CONFIGURATIONS = tuple(
     row.template.partition("/")[2].casefold()
     for row in LOCATIONS
@@ -82,7 +81,7 @@ def write_files(
     a shell, a client or the bridge.
     """
     written, problems = [], []
-    with open_directory(directory) as root:
+    with closing(os.open(directory, DIRECTORY)) as root:
         for artifact in artifacts:
             if _is_obeyed(directory, artifact.name):
                 problems.append(
@@ -91,7 +90,11 @@ def write_files(
                 )
                 continue
             try:
-                _write_artifact(root, artifact, read, force=force)
+                if problem := name_problem(artifact.name):
+                    raise UsageError(f"Its name {problem}.")
+                *above, name = artifact.name.split("/")
+                with closing(open_below(root, above)) as parent:
+                    write_file(parent, name, read(artifact), force=force)
                 written.append(artifact.name)
             except FileExistsError:
                 problems.append(
@@ -107,8 +110,7 @@ def write_files(
 
 
 @contextmanager
-def open_directory(path: Path) -> Iterator[int]:
-    fd = os.open(path, _NAMED)
+def closing(fd: int) -> Iterator[int]:
     try:
         yield fd
     finally:
@@ -128,28 +130,13 @@ def _is_obeyed(directory: Path, name: str) -> bool:
     return any(fnmatchcase(whole, f"*/{each}") for each in (*_CONFIGURATIONS, *_OBEYED))
 
 
-def _write_artifact(
-    root: int, artifact: Artifact, read: Callable[[Artifact], Iterator[bytes]], *, force: bool
-) -> None:
-    problem = name_problem(artifact.name)
-    if problem:
-        raise UsageError(f"Its name {problem}.")
-    *above, name = artifact.name.split("/")
-    parent = open_below(root, above)
-    try:
-        write_file(parent, name, read(artifact), force=force)
-    finally:
-        os.close(parent)
-
-
 def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool = False) -> None:
     """Write a file into an open directory, whole or not at all.
 
     Raises:
         FileExistsError: The file exists, and `force` is not set.
-        OSError: The file cannot be written.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):
         os.stat(name, dir_fd=parent, follow_symlinks=False)
         if not force:
             raise FileExistsError
@@ -173,5 +160,5 @@ def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool =
             # Some file systems lack hard links. The check above leaves only a short race.
             os.rename(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             os.unlink(unfinished, dir_fd=parent)

@@ -7,7 +7,6 @@ import socket
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 
 import anyio
 
@@ -21,17 +20,6 @@ from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.server.stdio import STDIO, serve_stdio
 from bridge.settings import Settings, http_token
 
-ALONE = (
-    "Serving MCP over stdio. An MCP client normally starts this; press Ctrl-C to stop. "
-    "`mcp-code-bridge --help` lists the other commands."
-)
-
-
-def _announce(host: str, port: int) -> None:
-    shown = f"[{host}]" if ":" in host else host
-    address = f"unix:{host}" if "/" in host else f"http://{shown}:{port}/mcp"
-    print(f"Serving {address}", file=sys.stderr, flush=True)  # noqa: T201
-
 
 async def serve(
     settings: Settings,
@@ -42,12 +30,12 @@ async def serve(
     ending: anyio.Event | None = None,
 ) -> int:
     """Serve until the client closes stdin, or over HTTP until a signal."""
-    address = None
+    host, port = "", 0
     if http:
         # Imported here: the first answer on stdio must not wait for it.
         from bridge.server.transports import parse_address
 
-        address = parse_address(http)
+        host, port = parse_address(http)
         # The machine's name (in a pod, the pod's), in the characters of a header.
         name = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:63].strip(".-") or "bridge"
         settings = replace(settings, replica=settings.replica or name)
@@ -61,21 +49,21 @@ async def serve(
             lambda: watch_plan(context, servers.discovery.references), servers.refresh
         )
         await stack.enter_async_context(watch)
-        if address is None:
-            if sys.stdin is None:
-                message = "There is no stdin to serve MCP on."
-                raise UsageError(message, remedy="Let an MCP client start this, or use --http.")
-            if sys.stdin.isatty():
-                print(ALONE, file=sys.stderr, flush=True)  # noqa: T201
-            await serve_stdio(build_server(engine, principal=STDIO), greeting)
-        else:
-            host, port = address
-            # The mode of a Unix socket limits who may connect, so it needs no token.
-            token = "" if no_token or "/" in host else http_token(settings)
+        if host:
             from bridge.server.transports import serve_http
 
-            announce = partial(_announce, host)
-            await serve_http(engine, host, port, announce, ending or anyio.Event(), token)
+            # The mode of a Unix socket limits who may connect, so it needs no token.
+            token = "" if no_token or "/" in host else http_token(settings)
+            await serve_http(engine, host, port, ending or anyio.Event(), token)
+            return 0
+        if sys.stdin is None:
+            message = "There is no stdin to serve MCP on."
+            raise UsageError(message, remedy="Let an MCP client start this, or use --http.")
+        if sys.stdin.isatty():
+            usual = "An MCP client normally starts this; press Ctrl-C to stop."
+            more = "`mcp-code-bridge --help` lists the other commands."
+            print("Serving MCP over stdio.", usual, more, file=sys.stderr, flush=True)  # noqa: T201
+        await serve_stdio(build_server(engine, principal=STDIO), greeting)
     return 0
 
 

@@ -1,58 +1,70 @@
-"""`servers`, `servers approve` and `logs`: lists and approves servers, and shows their stderr."""
+"""Commands on servers and tools: `servers`, `tools`, `logs`, `login` and `logout`."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+import sys
+import threading
+import webbrowser
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.to_thread
 
-from bridge.catalog.prose import clip
-from bridge.cli.options import AsJson, arg, complete_servers, count, flag
+from bridge.catalog.entries import server_stub, tool_stub
+from bridge.cli.options import (
+    AsJson,
+    Server,
+    arg,
+    complete_servers,
+    complete_tools,
+    count,
+    flag,
+    opt,
+)
 from bridge.cli.output import (
+    open_engine,
     terminal_width,
     visible,
+    waiting,
+    write_err,
     write_err_line,
+    write_json,
     write_list,
     write_out,
     write_prose,
+    write_warning,
 )
-from bridge.cli.person import Person
-from bridge.cli.status import open_engine
+from bridge.cli.terminal import Person
 from bridge.discovery.documents import MalformedError
 from bridge.discovery.entries import ONLY_CLIENT
 from bridge.discovery.finder import Discovery
 from bridge.discovery.precedence import ITSELF, SHADOWED, UNUSED
 from bridge.discovery.report import ProposedServer, SkippedServer
-from bridge.errors import SettingsError, UnknownError, UsageError
+from bridge.errors import BridgeError, SettingsError, UnknownError, UsageError
 from bridge.gate.audit import AuditLog
 from bridge.gate.audit.log import audit_log
-from bridge.gate.decision import REDEFINED
 from bridge.gate.pins import Pins
-from bridge.gate.policy import Policy
+from bridge.gate.policy import REDEFINED, Policy
 from bridge.gate.question import because, server_lines
 from bridge.gate.server_starts import Starts
-from bridge.inventory.configuration import context_for
-from bridge.inventory.consents import consents_of
-from bridge.inventory.project_servers import definition_lines, reference_names
+from bridge.inventory.configuration import (
+    consents_of,
+    context_for,
+    definition_lines,
+    reference_names,
+    waiting_line,
+)
 from bridge.model import ServerSpec, Source
 from bridge.settings import Settings, home, parsers, store_of
-from bridge.text import counted
-from bridge.upstream.server_log import log_path
+from bridge.text import clip, counted, first_sentence, one_line
+from bridge.upstream.token_store import TokenStore
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
-
-
-_ALIKE = (
-    "Left out, as an earlier file has another of this name",
-    "Left out, as only its own client can start it",
-    "The bridge itself",
-)
-"""Titles of groups of servers that are left out for a common reason; each takes one line."""
+    from bridge.upstream.oauth_callback import Callback
 
 
 async def servers(
@@ -143,32 +155,37 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
     for name, text in differences:
         write_prose(f"  {visible(name, keep='')}: {visible(text, keep='')}\n")
     _write_reasons("Not working", [row for row in used if row.get("reason")], str)
-    shadowed, only_client, itself = _ALIKE
-    titles = {ONLY_CLIENT: only_client, ITSELF: itself}
-    grouped: dict[str, list[dict[str, Any]]] = {name: [] for name in ("", *_ALIKE)}
-    for row in (each for each in rows if each["state"] == "skipped"):
-        hidden = row["reason"].startswith(SHADOWED) and UNUSED not in row["reason"]
-        grouped[shadowed if hidden else titles.get(row["reason"], "")].append(row)
-    _write_reasons("Left out", grouped.pop(""), short)
-    for title, alike in grouped.items():
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    waiting_rows: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["state"] == "skipped":
+            grouped.setdefault(_common_reason(row["reason"]), []).append(row)
+        elif row["state"] == "proposed":
+            waiting_rows.setdefault(row["name"], []).append(row)
+    _write_reasons("Left out", grouped.pop("", ()), short)
+    for title, alike in sorted(grouped.items()):
         # --json has their files.
         clients: dict[str, dict[str, None]] = {}
         for row in alike:
             clients.setdefault(row["name"], {})[row["client"]] = None
-        if clients:
-            named = "; ".join(f"{name} in {', '.join(of)}" for name, of in clients.items())
-            write_prose("\n" + visible(f"{title}: {named}.", keep="") + "\n")
+        named = "; ".join(f"{name} in {', '.join(of)}" for name, of in clients.items())
+        write_prose("\n" + visible(f"{title}: {named}.", keep="") + "\n")
     # One row per name, with the number of its other definitions.
-    proposed: dict[str, dict[str, Any]] = {}
-    waiting = [row for row in rows if row["state"] == "proposed"]
-    counts = Counter(row["name"] for row in waiting)
-    for row in waiting:
-        more = counts[row["name"]] - 1
-        reason = row["reason"] + (f"; defined in {more} more" if more else "")
-        proposed.setdefault(row["name"], {**row, "reason": reason})
-    _write_reasons("Not approved, so not used", proposed.values(), short)
+    proposed = []
+    for first, *others in waiting_rows.values():
+        more = f"; defined in {len(others)} more" if others else ""
+        proposed.append({**first, "reason": first["reason"] + more})
+    _write_reasons("Not approved, so not used", proposed, short)
     if proposed:
         write_out("`mcp-code-bridge servers approve NAME` shows one, and asks.\n")
+
+
+def _common_reason(reason: str) -> str:
+    """Return the title of the servers left out for a common reason, which take one line; or ""."""
+    if reason.startswith(SHADOWED) and UNUSED not in reason:
+        return "Left out, as an earlier file has another of this name"
+    only_client = "Left out, as only its own client can start it"
+    return {ONLY_CLIENT: only_client, ITSELF: "The bridge itself"}.get(reason, "")
 
 
 def _write_reasons(
@@ -261,8 +278,7 @@ async def approve(
     consents, person = consents_of(settings), Person()
     approved = True
     for wanted in names:
-        context = context_for(settings)
-        discovery = await anyio.to_thread.run_sync(consents.discover, context)
+        discovery = await anyio.to_thread.run_sync(consents.discover, context_for(settings))
         for warning in discovery.warnings:
             if warning.unread or not warning.key:
                 write_err_line(f"warning: {warning}")
@@ -369,6 +385,8 @@ async def logs(
 
     The bridge keeps the last 1 to 2 MiB of each server.
     """
+    from bridge.upstream.stdio import log_path  # it imports the SDK
+
     directory = settings.state_dir / "logs"
     names = sorted(path.stem for path in directory.glob("*.log"))
     if server is None:
@@ -389,3 +407,178 @@ async def logs(
             last.extend(file)
     write_out("".join(last))
     return 0
+
+
+async def tools(
+    settings: Settings,
+    *,
+    words: Annotated[list[str] | None, arg("QUERY", "or SERVER.TOOL", complete_tools)] = None,
+    server: Annotated[
+        str | None, opt("NAME", "only this server's tools", completes=complete_servers)
+    ] = None,
+    stub: Annotated[bool, flag("--stub", "as typed Python")] = False,
+    fresh: Annotated[bool, flag("--fresh", "ask the servers again")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """List or search tools across servers.
+
+    The tools come from each server's last listing.
+
+    Examples:
+        tools 'create issue'
+    """
+    query = " ".join(words or ())
+    async with open_engine(settings) as engine:
+        named = _named_tool(engine, query)
+        wanted = named[0] if named else engine.servers.resolve(server) if server else ""
+        names = (wanted,) if wanted else engine.servers.names()
+        with waiting(f"asking {', '.join(names)} for their tools"):
+            errors = await engine.servers.load_unknown(names, fresh=fresh, patient=True)
+        if named is not None and not errors:
+            docs = await engine.guide.tool_docs(*named, "full")
+            if as_json:
+                write_json(docs, indent=2)
+            else:
+                write_out(visible(_stub(engine, named[0], docs["tool"])))
+            return 0
+        if stub and not query:
+            stubs = [server_stub(engine.servers.inventory.entry(name)) for name in names]
+            write_out(visible("\n".join(stubs)))
+            return _warn(errors)
+        matches = await engine.guide.tools(names, query=query)
+        if as_json:
+            write_json(matches, indent=2)
+        elif stub:
+            stubs = [_stub(engine, docs["server"], docs["tool"]) for docs in matches]
+            write_out(visible("\n\n".join(stubs)))
+        elif query:
+            _write_tools(matches, indent="")
+        else:
+            _write_servers(engine, names, matches)
+    _warn(errors)
+    if not server and not query and not as_json:
+        line = waiting_line(engine.servers.discovery.proposed)
+        write_err(visible(f"{line}\n" if line else ""))
+    if not names:
+        write_err("" if engine.servers.discovery.proposed else f"{none_found(settings)}\n")
+    elif not matches and not as_json:
+        hint = "No tool matches; `mcp-code-bridge tools` lists all.\n"
+        write_err(hint if query else "No tools found.\n")
+    elif not as_json and matches[0].get("poor"):
+        write_err("Perhaps one of these. `mcp-code-bridge tools` lists all.\n")
+    return SERVER_UNREACHABLE if errors and not matches else 0
+
+
+def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
+    server, dot, tool = query.rpartition(".")
+    if not dot or not tool or any(map(str.isspace, tool)):
+        return None
+    try:
+        return engine.servers.resolve(server), tool
+    except UnknownError as error:
+        if any(map(str.isspace, server)):
+            return None
+        remedy = f"To search for it: `mcp-code-bridge tools {f'{server} {tool}'!r}`."
+        raise UnknownError(
+            error.message, remedy=remedy, host_detail=error.host_detail, code="unknown_server"
+        ) from error
+
+
+def _stub(engine: Engine, server: str, tool: str) -> str:
+    entry = engine.servers.inventory.entry(server)
+    return next(tool_stub(each, entry.alias) for each in entry.tools if each.tool.name == tool)
+
+
+def _write_servers(engine: Engine, names: Iterable[str], tools: Sequence[dict[str, Any]]) -> None:
+    gap = ""
+    for name in names:
+        if own := [docs for docs in tools if docs["server"] == name]:
+            entry = engine.servers.inventory.entry(name)
+            summary = first_sentence(entry.description, 100)
+            head = f"{one_line(entry.name, 60)}{f': {summary}' if summary else ''}"
+            write_out(gap + visible(f"{head} ({counted(len(entry.tools), 'tool')})\n"))
+            _write_tools(own, indent="  ")
+            gap = "\n"
+
+
+def _write_tools(tools: Iterable[dict[str, Any]], *, indent: str) -> None:
+    width = terminal_width()
+    for docs in tools:
+        write_out(f"{indent}{visible(docs['signature'])}\n")
+        if docs.get("description"):
+            line = f"{indent}    {visible(docs['description'])}"
+            write_out(f"{line if width is None else clip(line, width)}\n")
+
+
+def _warn(errors: dict[str, BridgeError]) -> int:
+    for name, error in errors.items():
+        write_warning(f"{name}: {error}")
+    return SERVER_UNREACHABLE if errors else 0
+
+
+async def login(
+    settings: Settings,
+    *,
+    server: Server,
+    no_browser: Annotated[bool, flag("--no-browser", "only print the address")] = False,
+    timeout: Annotated[float, opt("SECONDS", "how long to wait for you")] = 300.0,
+) -> int:
+    """Log in to a remote server.
+
+    Examples:
+        login linear
+    """
+    from bridge.upstream.oauth_login import log_in
+
+    spec = await _spec(server, settings, connecting=True)
+    # Without these, `webbrowser` would open a browser in the terminal itself.
+    windows = map(settings.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    opens = not no_browser and (sys.platform == "darwin" or any(windows))
+
+    async def show(url: str, callback: Callback) -> None:
+        if callback.notice:
+            write_err(f"{visible(callback.notice)}\n\n")
+        what = "Open this address in a browser"
+        what = "A browser opens this address. If none does, open it yourself" if opens else what
+        write_err(
+            f"{what}:\n\n{visible(url)}\n\n"
+            f"Waiting for {timeout:g} s. The browser comes back to port {callback.port} of this "
+            "machine; if it runs elsewhere, forward that port first.\n"
+        )
+        if opens:
+            # Not awaited: some browsers return only when they are closed.
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+    done = await log_in(spec, TokenStore(settings.state_dir / "logins"), show, seconds=timeout)
+    granted = f" ({visible(done.scope)})" if done.scope else ""
+    write_out(f"Logged in to {visible(repr(spec.name))}{granted}.\n")
+    if done.end:
+        write_err(f"{visible(done.end)}\n")
+    file = f"a file under {settings.state_dir / 'logins'} that only you can read: {done.notice}"
+    place = "the system's keyring" if done.place == "keyring" else file
+    write_err(f"The tokens are in {place}.\n")
+    return 0
+
+
+async def logout(settings: Settings, *, server: Server) -> int:
+    from bridge.upstream.oauth_login import log_out
+
+    spec = await _spec(server, settings)
+    removed, revoked = await log_out(spec, TokenStore(settings.state_dir / "logins"))
+    name = visible(repr(spec.name))
+    if not removed:
+        write_err(f"There is no login to {name}.\n")
+        return 0
+    write_out(f"Logged out of {name}.\n")
+    if not revoked:
+        write_err("The authorization server did not confirm that it revoked the tokens.\n")
+    return 0
+
+
+async def _spec(server: str, settings: Settings, *, connecting: bool = False) -> ServerSpec:
+    async with open_engine(settings) as engine:
+        spec = engine.servers.pool.spec(engine.servers.resolve(server))
+        if connecting:
+            # By this command the user agrees to the server's present definition.
+            await engine.gate.starts.start(spec, asked_for=True)
+        return spec

@@ -20,13 +20,13 @@ from bridge.cli.install import (
 )
 from bridge.cli.moving import ALL, with_moves
 from bridge.cli.options import DryRun, InScope, Yes, flag, opt
-from bridge.cli.output import visible, write_err_line, write_out, write_prose
-from bridge.cli.person import Person
-from bridge.cli.status import open_engine, waiting
+from bridge.cli.output import open_engine, visible, waiting, write_err_line, write_out, write_prose
+from bridge.cli.terminal import Person
 from bridge.client_configs.entry import own_entry
-from bridge.client_configs.writers import Machine, Scope, Target, detect_targets, writer_for
+from bridge.client_configs.writers import Scope, Target, detect_targets, writer_for
+from bridge.discovery.locations import Machine
 from bridge.errors import BridgeError, UsageError
-from bridge.inventory.consents import consents_of
+from bridge.inventory.configuration import consents_of
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import probe_all
 from bridge.settings import Settings
@@ -86,11 +86,10 @@ async def setup(
         )
     else:
         write_err_line("No changes made." if here else NO_CLIENT)
-    if works:
-        return status
-    write_err_line("The bridge can't run programs until a sandbox works.")
-    if not (dry_run or yes) and await offer(probes, settings):
-        works = _write_sandbox(await probe_all(settings))
+    if not works:
+        write_err_line("The bridge can't run programs until a sandbox works.")
+        if not (dry_run or yes) and await offer(probes, settings):
+            works = _write_sandbox(await probe_all(settings))
     if works:
         return status
     write_err_line("Next: run `mcp-code-bridge doctor`. It prints the commands that fix this.")

@@ -1,27 +1,175 @@
-"""The terminal as the client of a run: shows output and status, and asks servers' questions."""
+"""The user at a terminal: asks questions, and shows a run's output and status.
+
+No other module reads answers. A line answers only the question that was shown when the user typed
+it. Text that was typed earlier, or pasted together with another answer, is dropped.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
+import termios
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from time import monotonic
-from typing import BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from bridge.callers.progress import RunProgress, told
-from bridge.cli.output import hold_logs, visible
-from bridge.cli.person import Person
-from bridge.cli.status import StatusLine, hide_status
-from bridge.errors import CannotAskError
+from bridge.cli.output import StatusLine, can_move, hide_status, hold_logs, visible, write_err_line
+from bridge.errors import CannotAskError, UsageError
+from bridge.event_loop import background_tasks
 from bridge.model import Json
-from bridge.tasks import background_tasks
 from bridge.text import VisibleDecoder
+
+if TYPE_CHECKING:
+    from bridge.callers.client import RunProgress
+
+QUIET_SECONDS = 0.05
+"""The pause in the input that a question waits for: pasted text arrives in pieces."""
+
+MAX_UNQUIET_SECONDS = 5.0
+"""The longest wait for that pause. Input without a pause does not come from a reader."""
+
+LEAST_DIGITS = 32
+"""The fewest digits of a digest: a program could create two definitions that share fewer."""
+
+_RESET = "\x1b[?1047l\x1b[0m\x1b(B\x0f\x1b[?25h"
+"""Resets the screen, attributes, character set and cursor."""
+
+
+class Person:
+    """The user at a terminal, who reads stderr and answers on stdin."""
+
+    def __init__(self, reader: TextIO | None = None, writer: TextIO | None = None) -> None:
+        self._reader = reader or sys.stdin
+        self._writer = writer or sys.stderr
+
+    @property
+    def attended(self) -> bool:
+        return self._reader.isatty() and self._writer.isatty()
+
+    def write_heading(self, who: str) -> None:
+        """Write the heading of a question.
+
+        Programs and servers cannot imitate it: their text reaches a terminal without attributes.
+        """
+        line = visible(f" {who} ", keep="")
+        marked = f"{_RESET}\n\x1b[7m{line}\x1b[0m\n"
+        self._writer.write(marked if can_move(self._writer) else f"\n=={line}==\n")
+        self._writer.flush()
+
+    def write(self, text: str) -> None:
+        with hide_status():
+            self._writer.write(visible(text))
+            self._writer.flush()
+
+    async def ask(self, prompt: str) -> str | None:
+        """Show a prompt and return the line that the user types.
+
+        Return None for the end of input (Ctrl-D), a closed terminal, or input without a pause.
+        """
+        try:
+            if not await self._drop_typed():
+                return None
+            with hide_status():
+                self.write(prompt)
+                try:
+                    line = await self._line()
+                except anyio.get_cancelled_exc_class():
+                    self.write("\n")
+                    raise
+            if line is None:
+                self.write("\n")
+            # Input after the answer must not reach the terminal's next reader.
+            termios.tcflush(self._reader, termios.TCIFLUSH)
+        except (OSError, termios.error):
+            return None
+        return line
+
+    async def confirm(self, prompt: str, *, default: bool = False) -> bool:
+        while True:
+            line = await self.ask(f"{prompt} [{'Y/n' if default else 'y/N'}] ")
+            answer = (line or "").strip().lower()
+            if line is not None and not answer:
+                return default
+            if line is None or answer in ("n", "no"):
+                return False
+            if answer in ("y", "yes"):
+                return True
+            self.write("  Please answer yes or no.\n")
+
+    async def agrees(
+        self, prompt: str, *, yes: bool, nothing: str = "No changes made", default: bool = False
+    ) -> bool:
+        """Return whether the user agrees, by --yes or when asked; `nothing` starts the error."""
+        if yes:
+            return True
+        if not self.attended:
+            raise UsageError(f"{nothing}: there is no terminal to ask on.", remedy="Pass --yes.")
+        return await self.confirm(prompt, default=default)
+
+    async def confirm_digest(
+        self, name: str, digest: str, digits: str, *, shown: str, question: str, command: str
+    ) -> bool:
+        """Return whether the user approves a definition, by its digest's `digits` or when asked.
+
+        A name is not enough: its definition may have changed since the user saw it.
+        """
+        look = f"Run `mcp-code-bridge {command} {name}` to see it."
+        own = digest.removeprefix("sha256:")
+        if digits:
+            given = digits.lower().removeprefix("sha256:")
+            if len(given) < LEAST_DIGITS:
+                message = f"{name}@{given}: a digest needs at least {LEAST_DIGITS} digits."
+                raise UsageError(message, remedy=look)
+            if not own.startswith(given):
+                raise UsageError(f"{name} has changed since it was shown.", remedy=look)
+            return True
+        if self.attended:
+            self.write_heading("Approval needed")
+        self.write(shown)
+        if not self.attended:
+            message = f"{name} was not approved: there is no terminal to ask on."
+            approve = f"mcp-code-bridge {command} {name}@{own[:LEAST_DIGITS]}"
+            raise UsageError(message, remedy=f"To approve exactly this definition: `{approve}`.")
+        agreed = await self.confirm(question)
+        if not agreed:
+            write_err_line(f"{name} was not approved.")
+        return agreed
+
+    async def _drop_typed(self) -> bool:
+        """Drop earlier input; return False if the input does not pause."""
+        descriptor = self._reader.fileno()
+        with anyio.move_on_after(MAX_UNQUIET_SECONDS):
+            while True:
+                termios.tcflush(descriptor, termios.TCIFLUSH)
+                with anyio.move_on_after(QUIET_SECONDS):
+                    await anyio.wait_readable(descriptor)
+                    continue
+                # An incomplete line does not make the descriptor readable.
+                termios.tcflush(descriptor, termios.TCIFLUSH)
+                return True
+        return False
+
+    async def _line(self) -> str | None:
+        # The stream's buffer may contain earlier input, and a read in a thread could not be
+        # cancelled. A readable terminal has a whole line.
+        typed = b""
+        while b"\n" not in typed:
+            await anyio.wait_readable(self._reader.fileno())
+            piece = os.read(self._reader.fileno(), 4096)
+            typed += piece
+            if not piece:
+                return None
+        line, _, _ = typed.partition(b"\n")
+        return line.decode(self._reader.encoding or "utf-8", "replace")
+
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +182,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO}
 _LEVELS["warning"] = logging.WARNING
 
 
-class Terminal:
+class Terminal(Person):
     """The user at a terminal, as the client of a run."""
 
     identity: Hashable = "terminal"  # A process has one terminal.
@@ -42,14 +190,9 @@ class Terminal:
     program = ""  # No program answers for the user.
     visits = False  # The user logs in with the command `login`.
 
-    def __init__(self, reader: TextIO, writer: TextIO, *, drawn: bool = True) -> None:
-        self._person = Person(reader, writer, drawn=drawn)
-        self._writer = writer
+    def __init__(self, reader: TextIO, writer: TextIO) -> None:
+        super().__init__(reader, writer)
         self._screen = anyio.Lock()
-
-    @property
-    def attended(self) -> bool:
-        return self._person.attended
 
     @property
     def wants_progress(self) -> bool:
@@ -79,13 +222,12 @@ class Terminal:
                 message = str(params.get("message", ""))
                 # A server's question begins with the server's name in brackets.
                 asks = "A server asks" if message.startswith("[") else "Approval needed"
-                self._person.write_heading(asks)
-                self._person.write(f"{message}\n(Ctrl-D declines.)\n")
+                self.write_heading(asks)
+                self.write(f"{message}\n(Ctrl-D declines.)\n")
                 if params.get("mode") != "url":
                     return await self._fill(params.get("requestedSchema"))
                 where = f"Open {params.get('url', '')} in a browser, then press Enter: "
-                done = await self._person.ask(where)
-                return {"action": "decline" if done is None else "accept"}
+                return {"action": "decline" if await self.ask(where) is None else "accept"}
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         raise CannotAskError("No user can be asked: a terminal has no model to sample.")
@@ -104,7 +246,7 @@ class Terminal:
             described = field if isinstance(field, dict) else {}
             needed, value = isinstance(required, list) and name in required, None
             while True:
-                line = await self._person.ask(prompt(name, described, needed=needed))
+                line = await self.ask(prompt(name, described, needed=needed))
                 if line is None:
                     return {"action": "decline"}
                 try:
@@ -112,10 +254,10 @@ class Terminal:
                     break
                 except ValueError as error:
                     wrong = f"{line.strip():.60} is not a valid answer. " if line.strip() else ""
-                    self._person.write(f"  {visible(wrong, keep='')}{error}\n")
+                    self.write(f"  {visible(wrong, keep='')}{error}\n")
             if value is not None:
                 content[name] = value
-        if not fields and await self._person.ask("Press Enter to accept: ") is None:
+        if not fields and await self.ask("Press Enter to accept: ") is None:
             return {"action": "decline"}
         return {"action": "accept", "content": content}
 
@@ -129,7 +271,6 @@ class LiveTerminal(Terminal):
     Args:
         shows: Whether to draw a status line.
         out, err: The destinations of the program's streams.
-        drawn: Whether the terminal supports attributes, which mark the bridge's own lines.
     """
 
     def __init__(
@@ -140,11 +281,10 @@ class LiveTerminal(Terminal):
         shows: bool,
         out: BinaryIO,
         err: BinaryIO,
-        drawn: bool = True,
     ) -> None:
-        super().__init__(reader, writer, drawn=drawn)
+        super().__init__(reader, writer)
         self.run_progress: RunProgress | None = None
-        self._line = StatusLine(writer, self._status) if shows else None
+        self._status_line = StatusLine(writer, self._status) if shows else None
         self._started = 0.0
         self._at_line_start = True
         self._note = ""
@@ -157,7 +297,7 @@ class LiveTerminal(Terminal):
 
     @property
     def wants_progress(self) -> bool:
-        return self._line is not None
+        return self._status_line is not None
 
     def follow(self, run_progress: RunProgress) -> None:
         self.run_progress, self._started, self._note = run_progress, monotonic(), ""
@@ -188,12 +328,14 @@ class LiveTerminal(Terminal):
         self._queued -= len(data)
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
+        from bridge.callers.client import told  # it imports the SDK
+
         self._note = told(message, 120)
 
     @asynccontextmanager
     async def streaming(self) -> AsyncIterator[None]:
         """Draw the status while this is open; on exit, write all output."""
-        with self._line or nullcontext():
+        with self._status_line or nullcontext():
             async with background_tasks() as self._tasks:
                 try:
                     yield

@@ -40,11 +40,11 @@ class EntryText:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The span of an entry, or of a part of one.
+    """The offsets of an entry, or of a part of one, in a document's text.
 
     Attributes:
         name: The entry's name; not a string if it has none.
-        start, first: The start with and without the comments and empty lines above.
+        start, first: The offset of the comments above the entry; the offset of its own text.
         end: The end, which includes the comma (JSON) or the last line's break (TOML, YAML).
     """
 
@@ -75,11 +75,8 @@ class Document(ABC):
     def open(cls, raw: bytes, format: Format, *, listed: bool = False, path: str = "") -> Self:
         """Parse a file's content; empty content becomes an empty document.
 
-        Args:
-            listed: Whether a table is a list of entries that hold their name.
-
-        Raises:
-            UneditableError: The content is malformed or too large.
+        If `listed`, a table is a list of entries that hold their name. Raises an `UneditableError`
+        if the content is malformed or too large.
         """
         if len(raw) > size_limit(format):
             raise UneditableError(f"it is larger than {size_limit(format):,} bytes", path=path)

@@ -20,6 +20,7 @@ from bridge.discovery.entries import normalize
 from bridge.discovery.fields import first_used
 from bridge.discovery.self_reference import OWN_NAME, starts_bridge
 from bridge.errors import UsageError
+from bridge.guest.schema.schemas import as_list, as_mapping
 
 NAME = OWN_NAME  # The default name of the bridge's entry.
 
@@ -138,16 +139,16 @@ def entry_value(target: Target, entry: Entry, name: str, *, second: bool) -> dic
 
 def command_line(value: object, dialect: Dialect) -> tuple[str, ...]:
     try:
-        fields = normalize(value, dialect) if isinstance(value, Mapping) else {}
+        fields = normalize(as_mapping(value), dialect)
     except MalformedError:
         return ()
-    command, args = first_used(fields, dialect.command_keys), fields.get("args")
-    words = [fields[command] if command else None, *(args if isinstance(args, list) else ())]
+    command = first_used(fields, dialect.command_keys)
+    words = [fields[command] if command else None, *as_list(fields.get("args"))]
     return tuple(word for word in words if isinstance(word, str))
 
 
 def address(value: object, dialect: Dialect) -> str:
-    texts = [value.get(key) for key in dialect.url_keys] if isinstance(value, Mapping) else []
+    texts = [as_mapping(value).get(key) for key in dialect.url_keys]
     return next((text for text in texts if isinstance(text, str)), "")
 
 

@@ -6,46 +6,51 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import anyio
+from pygments.lexers import JsonLexer, TOMLLexer, YamlLexer
+from pygments.token import Comment, Name
 
-from bridge.client_configs import differences
-from bridge.client_configs.document import Document, Table
+from bridge.client_configs.document import Document
 from bridge.client_configs.entry import NAME, Entry, address, command_line, entry_value, is_bridge
 from bridge.client_configs.journal import Journal, MovedServers, MoveRecord, digest, lock_directory
 from bridge.client_configs.json_text import JsonText
 from bridge.client_configs.rewrite import missing_directories, remove_directories, rewrite
 from bridge.client_configs.toml_text import TomlText
-from bridge.client_configs.writers import Machine, Target, Writer, readable
+from bridge.client_configs.writers import Target, Writer, readable
 from bridge.client_configs.yaml_text import YamlText
 from bridge.discovery.dialect import Format
 from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import read_regular
+from bridge.discovery.locations import Machine
 from bridge.discovery.moved import MovedFile
 from bridge.discovery.parser import lookup, parse_document
 from bridge.discovery.report import SkippedServer, printable
 from bridge.discovery.user_lists import Restrictions
 from bridge.discovery.variables import Variables
 from bridge.errors import BridgeError, UneditableError, UsageError
+from bridge.gate.redaction_shapes import names_setting
+from bridge.guest.schema.schemas import as_list
+from bridge.model import Source
+from bridge.text import visible
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A planned change of one file.
+    """A planned change of one file; content is None for no file.
 
     Attributes:
         name, value: The bridge's entry; an empty value means that it is removed.
         again: Plans the change again for other content of the file.
-        before, after: The content before and after the change; None for no file.
-        notes: Lines for the user.
-        replaces: Whether an entry of this name exists.
-        moved: Servers that move behind the bridge, by name, with their entries.
+        moved: Entries of the servers that move behind the bridge, by name.
         restored: Names of the servers that move back.
         refused: Servers that cannot be moved, each with the reason.
         barred: The reason why the client will not start the bridge; empty if it will.
@@ -79,7 +84,7 @@ class Change:
         after = self.after
         for each in later:
             after = each.again(after).after
-        return differences.unified_diff(str(self.target.path), self.before, after)
+        return unified_diff(str(self.target.path), self.before, after)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +106,7 @@ class InstalledEntry:
 def read_target(target: Target) -> bytes | None:
     """Return the content of a target's file, or None if it does not exist.
 
-    Raises:
-        UsageError: It belongs to another user, leads out of the project or cannot be read.
+    Raises a `UsageError` if it belongs to another user, leads out of the project or is unreadable.
     """
     real = Path(os.path.realpath(target.path))
     if target.root is not None and not real.is_relative_to(os.path.realpath(target.root)):
@@ -126,16 +130,19 @@ def read_target(target: Target) -> bytes | None:
 def plan_install(
     target: Target, entry: Entry, raw: bytes | None, lists: Restrictions | None = None
 ) -> Change:
-    document, table, second = _open_servers(target, raw)
+    document, table, dialect = open_target(target, raw), target.table, target.location.dialect
+    # OpenCode's second format has one more level.
+    newer = (*table, "servers")
+    second = ".".join(newer) in dialect.server_keys and bool(document.entries(newer))
+    table = newer if second else table
     present = document.entries(table)
-    dialect = target.location.dialect
     own = [name for name, value in present.items() if is_bridge(name, value, dialect)]
     name = entry.name or next(iter(own), NAME)
     if name in present and name not in own:
         message = f"{target.path} has another server named {name}."
         raise UsageError(message, remedy="Choose a name: --name NAME.")
     value = entry_value(target, entry, name, second=second)
-    allowed, after = _allowed_servers(document, target), raw
+    allowed, after = as_list(lookup(document.decoded, _allowed_at(target))), raw
     add = bool(allowed) and name not in allowed
     if present.get(name) != value or add:
         document = document.with_entry(table, name, value)
@@ -167,9 +174,10 @@ def plan_install(
 def plan_uninstall(target: Target, name: str, raw: bytes | None, journal: Journal) -> Change:
     """Plan to remove an entry; a file unchanged since the install gets its original bytes back."""
     record = journal.install_of(target.path, name, raw)
-    document = _open_servers(target, raw)[0].without(target.table, name)
+    document = open_target(target, raw).without(target.table, name)
     # An empty list would allow every server, so the last name stays in it.
-    if rest := [each for each in _allowed_servers(document, target) if each != name]:
+    allowed = as_list(lookup(document.decoded, _allowed_at(target)))
+    if rest := [each for each in allowed if each != name]:
         outer, _, key = _allowed_at(target).rpartition(".")
         document = document.with_entry(tuple(outer.split(".")), key, cast("Any", rest))
     after = document.encode() if record is None else record.before
@@ -283,33 +291,16 @@ def open_target(target: Target, raw: bytes | None) -> Document:
     )
 
 
-def _open_servers(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
-    """Return a file's document, its table of servers, and whether it has OpenCode's 2nd format."""
-    document, second = open_target(target, raw), (*target.table, "servers")
-    if ".".join(second) in target.location.dialect.server_keys and document.entries(second):
-        return document, second, True
-    return document, target.table, False
-
-
 def _allowed_at(target: Target) -> str:
     """Return the dotted path of a file's list of allowed servers; empty if it has none."""
     return (target.location.dialect.gates or ("", ""))[0]
 
 
-def _allowed_servers(document: Document, target: Target) -> Sequence[object]:
-    listed = lookup(document.decoded, _allowed_at(target))
-    return listed if isinstance(listed, list) else ()
-
-
 def _refusal(target: Target, name: str, after: bytes | None, lists: Restrictions) -> str:
     """Return the reason why the client would not start the entry; empty if it would."""
-    context = EntryContext(
-        client=target.location.client,
-        scope=target.scope,
-        path=str(target.path),
-        dialect=target.location.dialect,
-        variables=Variables(environ={}),
-    )
+    client, path, dialect = target.location.client, str(target.path), target.location.dialect
+    source = Source(client=client, scope=target.scope, path=path, key="")
+    context = EntryContext(source=source, dialect=dialect, variables=Variables(environ={}))
     parsed = parse_document(decode(after or b"", target.location.format), context)
     spec = next((each for each in parsed.entries if each.name == name), None)
     if spec is None:
@@ -341,7 +332,8 @@ def with_own_commands(change: Change, machine: Machine) -> Change:
 
 def listing_command(writer: Writer, machine: Machine) -> tuple[str, ...]:
     program = machine.program(writer.program)
-    return (program, *writer.listing) if program and writer.listing else ()
+    arguments = writer.command.split()[1:]
+    return (program, *arguments) if program and arguments else ()
 
 
 async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
@@ -370,3 +362,85 @@ async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
         message = f"{' '.join(argv[:3])} failed with status {done.returncode}."
         raise BridgeError(message, host_detail=output.strip()[-1000:])
     return output
+
+
+CONTEXT_LINES = 2
+
+MAX_LINE = 200  # Characters per line.
+
+HIDDEN = "•••"
+
+_LEXERS = {".toml": TOMLLexer, ".yaml": YamlLexer, ".yml": YamlLexer}  # Others: JSON, comments.
+
+_MARKS = re.compile(r"[][{}(),:=|>\s\"'-]*")
+_KEY = re.compile(r'\s*"[^"]*"\s*:')  # Matches a line of JSON that begins with a key.
+_NAMED = re.compile(r"""(?P<name>[\w-]+)["']?\s*[=:](?!//)\s*["']?(?P<value>[^\s"',;&?]+)""")
+"""Matches a setting inside a text: an option, a variable, or a query parameter of a URL."""
+
+_HARMLESS = re.compile(r"true|false|null")
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+def unified_diff(path: str, before: bytes | None, after: bytes | None) -> str:
+    """Return the diff of a file. JSON on one long line is shown indented."""
+    old, new = _lines(path, before), _lines(path, after)
+    # A file may have a hundred thousand lines, so only the differing middle is compared.
+    start = len(commonprefix([old, new]))
+    same = len(commonprefix([old[start:][::-1], new[start:][::-1]]))
+    first, last = max(0, start - CONTEXT_LINES), max(0, same - CONTEXT_LINES)
+    shown_old, shown_new = (_masked_from(path, text, first) for text in (old, new))
+    old, new = old[first : len(old) - last], new[first : len(new) - last]
+    body: list[str] = []
+    for group in SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(CONTEXT_LINES):
+        body += [" …"] if body else []
+        for kind, old_start, old_end, new_start, new_end in group:
+            if kind == "equal":
+                body += [f" {line}" for line in shown_new[new_start:new_end]]
+                continue
+            body += [f"-{line}" for line in shown_old[old_start:old_end]]
+            body += [f"+{line}" for line in shown_new[new_start:new_end]]
+    names = [path if raw is not None else "(no file)" for raw in (before, after)]
+    return visible("\n".join([f"--- {names[0]}", f"+++ {names[1]}", *body]) + "\n")
+
+
+def _lines(path: str, raw: bytes | None) -> list[str]:
+    text = (raw or b"").decode("utf-8-sig", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    lines = text.removesuffix("\n").split("\n") if text else []
+    if any(len(line) > MAX_LINE for line in lines) and not path.endswith(tuple(_LEXERS)):
+        with suppress(ValueError, RecursionError):
+            return json.dumps(json.loads(text), indent=2, ensure_ascii=False).split("\n")
+    return lines
+
+
+def _masked_from(path: str, lines: list[str], first: int) -> list[str]:
+    """Return the lines from `first` to the end, masked."""
+    is_json = not path.endswith(tuple(_LEXERS))
+    if is_json and not any("/*" in line for line in lines[:first]):
+        # Only a comment spans lines in JSON, so lexing starts at the nearest key above.
+        above = (at for at in range(min(first, len(lines) - 1), 0, -1) if _KEY.match(lines[at]))
+        begin = next(above, 0)
+        lines, first = lines[begin:], first - begin
+    masked = "".join(_masked_tokens(path, "\n".join(lines))).split("\n")[first:]
+    short = (re.sub(rf"(?:{HIDDEN})+", HIDDEN, line) for line in masked)
+    return [line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…" for line in short]
+
+
+def _masked_tokens(path: str, text: str) -> Iterator[str]:
+    lexer = next((kind for end, kind in _LEXERS.items() if path.endswith(end)), JsonLexer)
+    key, option = "", ""
+    for kind, value in lexer(stripnl=False, ensurenl=False).get_tokens(text):
+        bare = value.strip("\"' \n")
+        if kind in {Name, Name.Tag}:
+            key, option = bare, ""
+            yield value
+        elif _MARKS.fullmatch(value) or _HARMLESS.fullmatch(value):
+            yield value
+        elif kind not in Comment and (names_setting(key) or names_setting(option)):
+            option = ""
+            yield "\n".join(HIDDEN if line.strip() else line for line in value.split("\n"))
+        else:
+            option = bare if bare.startswith("-") and "=" not in bare else ""
+            for match in reversed(list(_NAMED.finditer(value))):
+                if names_setting(match["name"]):
+                    value = f"{value[: match.start('value')]}{HIDDEN}{value[match.end() :]}"
+            yield _LOGIN.sub(HIDDEN, value)

@@ -53,11 +53,11 @@ def lock_directory(directory: Path) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
 class Journal:
     """The records of changes, in a directory that only this user can read."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    directory: Path
 
     def add(self, record: MoveRecord) -> MoveRecord:
         """Write a record durably, or raise an `OSError`; return it with its id."""
@@ -65,7 +65,7 @@ class Journal:
         record = replace(record, id=f"{time.time_ns():020d}")
         before = None if record.before is None else base64.b64encode(record.before).decode()
         text = json.dumps({**asdict(record), "before": before})
-        replace_file(self._file(record.id), text.encode(), durable=True)
+        replace_file(self.directory / f"{record.id}.json", text.encode(), durable=True)
         return record
 
     def records(self, path: Path | None = None) -> list[MoveRecord]:
@@ -83,17 +83,14 @@ class Journal:
         return next((record for record in newest_first if record.describes(present)), None)
 
     def drop(self, id: str) -> None:
-        self._file(id).unlink(missing_ok=True)
-
-    def _file(self, id: str) -> Path:
-        return self.directory / f"{id}.json"
+        (self.directory / f"{id}.json").unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
 class MovedServers:
     """The directory of servers that moved behind the bridge, with its manifest."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    directory: Path
 
     def files(self) -> tuple[MovedFile, ...]:
         """Return the manifest's rows; raise a `UsageError` if it cannot be read."""

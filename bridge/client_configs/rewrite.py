@@ -37,15 +37,14 @@ def rewrite(
 ) -> bytes | None:
     """Edit a file in place, keeping links, mode and owner; return the new content. Blocks.
 
+    Raises an `UneditableError` if the file cannot be edited, read or replaced; it is unchanged.
+
     Args:
         edit: Returns the new content for the present one; None means no file.
         most: A mask for the file's mode: 0o700 if other users must not read it.
         root: The project that must contain the file, with links resolved; None for no limit.
         before_replace: Called with the old and new content when the new content is on the disk and
             before the old file is replaced. Called again after each change by another program.
-
-    Raises:
-        UneditableError: The file cannot be edited, read or replaced; it is unchanged.
     """
     real = Path(os.path.realpath(path))
     new_directories: tuple[Path, ...] = ()

@@ -5,7 +5,6 @@ Discovery's table has the formats and the keys of entries. This table adds what 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,8 +14,8 @@ from bridge.client_configs.document import Table
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Location
 from bridge.discovery.files import list_matching
-from bridge.discovery.finder import DiscoveryContext, fill_all, project_and_places
-from bridge.discovery.locations import Places, Project
+from bridge.discovery.finder import fill_all
+from bridge.discovery.locations import Machine
 from bridge.errors import UsageError
 from bridge.settings import parsers
 
@@ -41,7 +40,7 @@ class Writer:
         url_key, table: The field for an address and the table of servers, if they differ from the
             first ones in discovery's table.
         each: Whether every existing directory (a profile or a build) gets the entry.
-        program, listing: The client's command, and its arguments that list the servers.
+        command: The client's command, with the arguments that list the servers if it has some.
         contended: Whether the running client repeatedly writes the file.
         note: A line for the user after the change.
     """
@@ -59,10 +58,13 @@ class Writer:
     url_key: str = ""
     table: Table = ()
     each: bool = False
-    program: str = ""
-    listing: tuple[str, ...] = ()
+    command: str = ""
     contended: bool = False
     note: str = ""
+
+    @property
+    def program(self) -> str:
+        return self.command.partition(" ")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +112,13 @@ def _with_jsonc(*paths: str) -> tuple[str, ...]:
 
 
 _DESKTOP = "Claude/claude_desktop_config.json"
-_LIST = ("mcp", "list")
 
 _ROWS = (
     _row(
         "claude-code",
         kinds=("stdio", "http"),
         calls="timeout",
-        program="claude",
-        listing=_LIST,
+        command="claude mcp list",
         contended=True,
     ),
     _row(
@@ -141,7 +141,7 @@ _ROWS = (
         ),
         kinds=("stdio", "http"),
         each=True,
-        program="code",
+        command="code",
     ),
     _row(
         "devin",
@@ -160,14 +160,13 @@ _ROWS = (
         starts="startup_timeout_sec",
         # Without these, Codex's first turn lacks the tools, and `codex exec` refuses each call.
         ours={"required": True, "default_tools_approval_mode": "approve"},
-        program="codex",
-        listing=_LIST,
+        command="codex mcp list",
         note="Codex now waits for the bridge when it starts, so that `codex exec` has the tool. It "
         "does not ask before run_python: the bridge's policy decides on each call.",
     ),
-    _row("gemini", calls="timeout", program="gemini", listing=_LIST),
-    _row("qwen", calls="timeout", program="qwen", listing=_LIST),
-    _row("zed", calls="timeout", program="zed"),
+    _row("gemini", calls="timeout", command="gemini mcp list"),
+    _row("qwen", calls="timeout", command="qwen mcp list"),
+    _row("zed", calls="timeout", command="zed"),
     _row(
         "continue",
         files=(
@@ -176,7 +175,7 @@ _ROWS = (
             "{workspace}/.continue/mcpServers/*.json",
         ),
         kinds=("stdio", "streamable-http"),
-        program="cn",
+        command="cn",
     ),
     _row(
         "cline",
@@ -188,8 +187,7 @@ _ROWS = (
         ours={"disabled": False},
         calls="timeout",
         each=True,
-        program="cline",
-        listing=("config", "mcp"),
+        command="cline config mcp",
     ),
     _row(
         "opencode",
@@ -198,8 +196,7 @@ _ROWS = (
         ours={"enabled": True},
         calls="timeout",
         table=("mcp",),
-        program="opencode",
-        listing=_LIST,
+        command="opencode mcp list",
     ),
     _row(
         "goose",
@@ -207,11 +204,11 @@ _ROWS = (
         named=True,
         ours={"enabled": True},
         calls="timeout",
-        program="goose",
+        command="goose",
     ),
-    _row("lm-studio", program="lms"),
-    _row("amazon-q", stdio_only=True, calls="timeout", program="q"),
-    _row("kiro", program="kiro"),
+    _row("lm-studio", command="lms"),
+    _row("amazon-q", stdio_only=True, calls="timeout", command="q"),
+    _row("kiro", command="kiro"),
     _row("junie", "Junie", source="jetbrains"),
     _row(
         "jetbrains-copilot",
@@ -231,14 +228,12 @@ _ROWS = (
         files=("{copilot}/mcp-config.json",),
         kinds=("local", "http"),
         ours={"tools": ["*"]},
-        program="copilot",
-        listing=_LIST,
+        command="copilot mcp list",
     ),
     _row(
         "amp",
         files=_with_jsonc("{config}/amp/settings", "{within}/.amp/settings"),
-        program="amp",
-        listing=_LIST,
+        command="amp mcp list",
         note="Amp asks before it starts a project's server.",
     ),
     _row("roo", files=()),
@@ -248,8 +243,7 @@ _ROWS = (
         kinds=("local", "remote"),
         ours={"enabled": True},
         calls="timeout",
-        program="kilo",
-        listing=_LIST,
+        command="kilo mcp list",
     ),
     _row("trae", each=True),
     _row(
@@ -257,22 +251,22 @@ _ROWS = (
         files=("{kimi}/mcp.json", "{kimi_cli}/mcp.json", "{cwd}/.kimi-code/mcp.json"),
         calls="toolTimeoutMs",
         starts="startupTimeoutMs",
-        program="kimi",
+        command="kimi",
     ),
-    _row("droid", kinds=("stdio", "http"), starts="connectTimeout", program="droid", listing=_LIST),
+    _row("droid", kinds=("stdio", "http"), starts="connectTimeout", command="droid mcp list"),
     _row(
         "crush",
         files=("{crush}/crush.json", "{within}/crush.json", "{within}/.crush.json"),
         kinds=("stdio", "http"),
         starts="timeout",
-        program="crush",
+        command="crush",
     ),
     _row(
         "vibe",
         kinds=("stdio", "streamable-http"),
         calls="tool_timeout_sec",
         starts="startup_timeout_sec",
-        program="vibe",
+        command="vibe",
     ),
 )
 
@@ -286,32 +280,6 @@ def writer_for(client: str) -> Writer:
     guess = f" Did you mean {near}?" if near else ""
     message = f"Unknown client {client!r:.100}.{guess}"
     raise UsageError(message, remedy=f"Supported clients: {', '.join(WRITERS)}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """The directories and environment in which clients are searched."""
-
-    context: DiscoveryContext
-    project: Project
-    places: Places
-
-    @property
-    def root(self) -> Path:
-        return self.project.root or self.project.cwd
-
-    def program(self, name: str) -> str:
-        """Return the path of a client's command; empty if there is none.
-
-        Ignores commands in the working directory, which another user may have written.
-        """
-        path = shutil.which(name, path=self.context.environ.get("PATH", "")) if name else None
-        return path if path and Path(path).is_absolute() else ""
-
-
-def machine_of(context: DiscoveryContext) -> Machine:
-    project, places = project_and_places(context)
-    return Machine(context=context, project=project, places=places)
 
 
 def targets(writer: Writer, scope: Scope, machine: Machine) -> tuple[Target, ...]:

@@ -23,7 +23,6 @@ MAX_COMMAND_BYTES = 16 * 1024
 """A client may send words of any size. A stage's words are part of one argument, which the kernel
 limits to 128 KiB, and encoding takes up to six bytes for each."""
 
-NOWHERE = "/"  # The result of a path that cannot be followed; no profile can grant it.
 _NEVER = ("/dev", "/proc", "/run", "/sys", "/tmp")  # A sandbox has its own of these directories.
 _OWN = ("/tmp", "/dev/null")  # The paths in them that every command may name.
 
@@ -57,19 +56,9 @@ def check_stages(stages: Sequence[Sequence[str]], names: Collection[str]) -> Non
             message = "A word of the command has a NUL character, which no argument can have."
             raise InvalidRequestError(message)
         if words[0] not in names:
-            raise _unknown_name(words[0], ", ".join(sorted(names)))
-
-
-def _unknown_name(name: str, names: str) -> InvalidRequestError:
-    message = f"{name!r:.100} is not among the executables of this profile."
-    remedy = f"It has: {names}."
-    if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", name):
-        message = f"{name!r:.100}: a command line sets no variables."
-        remedy = f"Pass `env`, if the profile allows it, and start with one of: {names}."
-    elif "/" in name:
-        message = f"{name!r:.100}: executables are named without a path."
-        remedy = f"Name one of: {names}."
-    return InvalidRequestError(message, remedy=remedy)
+            message = f"{words[0]!r:.100} is not among the executables of this profile."
+            remedy = f"Start with one of {', '.join(sorted(names))}, without a path. Variables go "
+            raise InvalidRequestError(message, remedy=f"{remedy}into `env`, if it is allowed.")
 
 
 Judge = Callable[[str, bool], str]  # Returns why a (writable) path may not be granted, or "".
@@ -125,11 +114,11 @@ def _check_grantable(grant: Bind, refusal: Judge, place: str) -> None:
 
 
 class View:
-    """The paths in a sandbox of a profile.
+    """The paths that a profile's commands see, and the host's paths behind them.
 
     Args:
-        visible: Paths of the system that are inside too.
-        hosts: Host directories with their paths inside, for messages.
+        visible: Paths of the system that every sandbox has.
+        hosts: Further host directories and their paths inside, for messages.
     """
 
     def __init__(
@@ -231,7 +220,7 @@ def follow(path: str, readlink: Readlink) -> tuple[str, list[str]]:
             continue
         links += 1
         if links > 40:  # The kernel's limit.
-            return NOWHERE, way
+            return "/", way  # No profile can grant it.
         to = PurePosixPath(target)
         done = PurePosixPath("/") if to.is_absolute() else done
         rest += reversed(to.parts[1:] if to.is_absolute() else to.parts)

@@ -18,12 +18,12 @@ from bridge.gate.redaction import MAX_SECRETS, Redactor
 from bridge.model import CommandRequest, Limits
 from bridge.sandbox.backend import HOME, Bind, CommandSpec, Executable, HostFile, LaunchSpec, Probe
 from bridge.sandbox.process.command import SYSTEM, SYSTEM_FILES
-from bridge.sandbox.process.executables import find_executables
+from bridge.sandbox.process.interpreter import find_executables
 from bridge.sandbox.selection import is_engine, require_own_kernel
 from bridge.settings import Settings, home, private_places, trusted_places
 from bridge.settings.commands import CommandProfile
 from bridge.settings.directories import refusal
-from bridge.settings.time_zone import time_zone
+from bridge.settings.state import time_zone
 
 SHORTEST_SECRET = 4  # Characters; a shorter value would match everywhere.
 # A file may have a value of any size; redaction delays as much output.
@@ -106,7 +106,7 @@ def environment(
     profile: CommandProfile,
     environ: Mapping[str, str],
     *,
-    home: str,
+    home: str = HOME,
     files: Mapping[CredentialFile, bytes],
 ) -> Environment:
     """Return a command's environment; refuse a secret that redaction cannot handle."""
@@ -134,6 +134,12 @@ def environment(
         lines = [line for line in whole.splitlines() if len(line) >= 2 * SHORTEST_SECRET]
         for text in (whole, *lines):
             hidden.setdefault(text, name)
+    if len(hidden) > MAX_SECRETS:
+        message = (
+            f"{profile.place} has {len(hidden):,} secrets; at most {MAX_SECRETS:,} can be kept "
+        )
+        remedy = "Pass fewer secrets, or smaller files of credentials."
+        raise SettingsError(f"{message}out of output.", remedy=remedy)
     variables = {
         "HOME": home,
         "LANG": "C.UTF-8",
@@ -172,7 +178,7 @@ class CommandCheck:
 
 
 class Planner:
-    """Makes plans; it blocks. No profile may execute files that another one may write."""
+    """Makes a request's `CommandPlan`; blocks. Refuses executables that a sandbox may write."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -200,15 +206,14 @@ class Planner:
             raise InvalidRequestError(message)
         entries = {entry.rpartition("/")[2]: entry for entry in profile.executables}
         check_stages(request.stages, entries)
-        made = self._environment(profile)
+        made = environment(profile, self._environ, files=self._credentials(profile))
         for name in request.env.keys() - {*profile.call_env}:
             message = f"`env` may not set {name!r:.100} in the profile {profile.name}."
             allowed = ", ".join(profile.call_env) or "nothing"
             raise InvalidRequestError(message, remedy=f"Its `call_env` allows {allowed}.")
         made = replace(made, variables={**made.variables, **request.env})
         tools = {tool.name: tool.file for tool in executables}
-        stage = _stage(profile, granted, executables, made)
-        command = _command(profile, executables, made, workdir)
+        stage, command = _stage(profile, granted, executables, made, workdir)
         specs = tuple(
             replace(
                 stage,
@@ -235,7 +240,7 @@ class Planner:
         try:
             require_own_kernel(self._settings, profile)
             self._resolve(profile)
-            self._environment(profile)
+            environment(profile, self._environ, files=self._credentials(profile))
             tried = _check_backend(profile, probes)
         except BridgeError as error:
             summary = " ".join(filter(None, (error.message, error.host_detail)))
@@ -262,7 +267,13 @@ class Planner:
                 path, what = str(profile.workspace), "the workspace"
             elif not is_within(grant.inside, (WORKSPACE,)):
                 path = grant.inside
-            _check_fixed(profile, path, writers)
+            # No command may replace a granted path by a link.
+            for name, top in ((name, top) for name, tops in writers for top in tops):
+                if any(place != top and is_within(place, (top,)) for place in _way(path)):
+                    message = f"{profile.place}: {path} lies below {top}, where {name} may"
+                    message += " write, so a command could replace it by a link."
+                    remedy = "Keep the two apart, or grant the same directory in both."
+                    raise SettingsError(message, remedy=remedy)
             there = Path(grant.source)
             if not there.exists() or (grant.inside == WORKSPACE and not there.is_dir()):
                 message = f"{profile.place}: {what}, {grant.source}, does not exist."
@@ -312,16 +323,6 @@ class Planner:
                     raise SettingsError(message, remedy="Move one of the two.")
         return tools
 
-    def _environment(self, profile: CommandProfile) -> Environment:
-        files = self._credentials(profile)
-        made = environment(profile, self._environ, home=HOME, files=files)
-        if len(made.secrets) > MAX_SECRETS:
-            message = f"{profile.place} has {len(made.secrets):,} secrets; at most "
-            message += f"{MAX_SECRETS:,} can be kept out of output."
-            remedy = "Pass fewer secrets, or smaller files of credentials."
-            raise SettingsError(message, remedy=remedy)
-        return made
-
     def _credentials(self, profile: CommandProfile) -> dict[CredentialFile, bytes]:
         cache = self._home / ".aws" / "sso" / "cache"
         cached: list[str] = []
@@ -344,20 +345,6 @@ def check_commands(settings: Settings, probes: Sequence[Probe]) -> list[CommandC
     return [planner.report(profile, probes) for profile in settings.commands.values()]
 
 
-def _check_fixed(
-    profile: CommandProfile, path: str, writers: Iterable[tuple[str, list[str]]]
-) -> None:
-    """Check that no command can replace a granted path by a link."""
-    way = _way(path)
-    for name, changeable in writers:
-        for top in changeable:
-            if any(place != top and is_within(place, (top,)) for place in way):
-                message = f"{profile.place}: {path} lies below {top}, where {name} may"
-                message += " write, so a command could replace it by a link."
-                remedy = "Keep the two apart, or grant the same directory in both."
-                raise SettingsError(message, remedy=remedy)
-
-
 def _check_backend(profile: CommandProfile, probes: Sequence[Probe]) -> bool:
     """Check that the profile's backend has not failed; return whether it was tried."""
     if profile.runtime == "container":
@@ -374,14 +361,16 @@ def _check_backend(profile: CommandProfile, probes: Sequence[Probe]) -> bool:
 def _stage(
     profile: CommandProfile,
     granted: tuple[Bind, ...],
-    executables: Sequence[Executable],
+    executables: tuple[Executable, ...],
     made: Environment,
-) -> LaunchSpec:
+    workdir: str,
+) -> tuple[LaunchSpec, CommandSpec]:
+    """Return what all stages share: their launch, and the command in it."""
     places = [place for tool in executables for _, place in tool.links]
     places += [file for tool in executables for file in tool.executes]
     path = [*made.variables["PATH"].split(":"), *map(os.path.dirname, places)]
     memory = profile.memory_bytes
-    return LaunchSpec(
+    stage = LaunchSpec(
         run_id="",
         argv=(),
         env={**made.variables, "PATH": ":".join(dict.fromkeys(path))},
@@ -395,13 +384,8 @@ def _stage(
         ),
         binds=granted,
     )
-
-
-def _command(
-    profile: CommandProfile, executables: tuple[Executable, ...], made: Environment, workdir: str
-) -> CommandSpec:
     by_files = profile.credentials is not None and profile.credentials.source != "env"
-    return CommandSpec(
+    command = CommandSpec(
         file="",
         cwd=workdir,
         cpu_seconds=profile.cpu_seconds,
@@ -416,6 +400,7 @@ def _command(
         network=profile.network,
         image=profile.image,
     )
+    return stage, command
 
 
 def _real(path: str) -> str:

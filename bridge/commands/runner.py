@@ -16,16 +16,16 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
 
-from bridge.callers.progress import RunProgress
+from bridge.callers.client import RunProgress
 from bridge.commands.plan import CommandPlan, Planner
 from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError
+from bridge.event_loop import background_task, offload
 from bridge.gate.audit import RunAudit
-from bridge.gate.decision import canonical, digest
+from bridge.gate.journal import canonical, digest
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import could_be_password, mask
 from bridge.inventory.secrets import command_secrets
@@ -37,17 +37,15 @@ from bridge.model import (
     Json,
     Reason,
     StageResult,
-    Status,
     Usage,
 )
-from bridge.model.results import first_error
+from bridge.model.runs import first_error
 from bridge.sandbox.backend import Backend, ExitReport, Sandbox
 from bridge.sandbox.layers import common
-from bridge.sandbox.run_queue import MOST_RUNS, RunQueue
+from bridge.sandbox.pool import MOST_RUNS, RunQueue
 from bridge.sandbox.selection import select_for_profile, with_profile_remedy
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile, Runtime
-from bridge.tasks import background_task
 
 
 class CommandOutput:
@@ -90,19 +88,15 @@ class CommandOutput:
 
 
 class Pipeline:
-    """The stages of one command. They run in parallel, or in turn if they may write.
-
-    Attributes:
-        ends: How each stage ended; None if the bridge ended it.
-        stages: The sandboxes of started stages.
-        refused: Whether a stage's output could not be sent to the next stage.
-    """
+    """The stages of one command. They run in parallel, or in turn if they may write."""
 
     def __init__(self, plan: CommandPlan) -> None:
         limit = plan.profile.output_bytes
         self._plan = plan
-        self.stages: list[Sandbox] = []
+        self.stages: list[Sandbox] = []  # The started ones.
+        # How each stage ended, or None if the bridge ended it.
         self.ends: list[ExitReport | None] = [None] * len(plan.specs)
+        # Whether a stage's output could not be sent to the next stage.
         self.refused = [False] * len(plan.specs)
         self._passed = bytearray()
         self.timed_out = False
@@ -168,14 +162,6 @@ class Pipeline:
             following.end_input()
         self.ends[number] = await stage.wait()
 
-    def dropped_bytes(self) -> dict[str, int]:
-        named = {"stdout": self.output, "stderr": self.errors[0]}
-        if len(self.errors) > 1:
-            numbered = enumerate(self.errors, 1)
-            named = {"stdout": self.output}
-            named |= {f"stderr of stage {number}": capture for number, capture in numbered}
-        return {name: capture.dropped for name, capture in named.items() if capture.dropped}
-
 
 logger = logging.getLogger(__name__)
 
@@ -183,22 +169,15 @@ MAX_STDIN_BYTES = 1024 * 1024  # A client may pass any text.
 MAX_PASSED_BYTES = 64 * 1024 * 1024  # A command may write without end for the next stage.
 
 Progress = Callable[[float, str], Awaitable[None]]
-OpenBackend = Callable[[Settings, CommandProfile], Awaitable[Backend]]
 
 
 class Commands:
-    """Runs commands of the configured profiles.
-
-    Args:
-        choose: Opens a profile's backend.
-        audit_of: Returns the audit of one command, by its run's id and owner.
-        queue: The queue that commands share with runs.
-    """
+    """Runs the commands of `run_command` calls with their profiles, in one queue with runs."""
 
     def __init__(
         self,
         settings: Settings,
-        choose: OpenBackend = select_for_profile,
+        choose: Callable[[Settings, CommandProfile], Awaitable[Backend]] = select_for_profile,
         *,
         audit_of: Callable[[str, str], RunAudit] = lambda run_id, owner: RunAudit(),
         queue: RunQueue | None = None,
@@ -255,7 +234,9 @@ class Commands:
                 "env": {name: shown(value) for name, value in request.env.items()},
             }
             audit = self._audit_of(run_id, principal)
-            await audit.record_command(begun, partial(_masked_options, request))
+            stages = await offload(begun["stages"], partial(audit.mask, begun["stages"], None))
+            begun["stages"] = _masked_options(request, stages)
+            await audit.record_event("command", begun)
             end = await stack.enter_async_context(audit.until_end())
             async with backend.in_use():
                 try:
@@ -324,79 +305,83 @@ def _result(
             request.stages, pipeline.ends, pipeline.errors, pipeline.refused, pipeline.stages
         )
     )
-    verdict = judge(stages, plan.profile, timed_out=pipeline.timed_out, timeout=plan.timeout)
-    hints = [hint for hint, one in zip(plan.hints, stages, strict=False) if one.stderr and hint]
-    remedy = "".join(hints[:1]) if verdict.reason == "exit" else verdict.remedy
-    return CommandResult(
+    hints = (hint for hint, one in zip(plan.hints, stages, strict=False) if one.stderr and hint)
+    limit = plan.timeout if pipeline.timed_out else None
+    streams = {"stdout": pipeline.output}
+    for number, capture in enumerate(pipeline.errors, 1):
+        streams["stderr" if len(stages) == 1 else f"stderr of stage {number}"] = capture
+    return replace(
+        judge(stages, plan.profile, passed=limit, hint=next(hints, "")),
         run_id=run_id,
-        profile=plan.profile.name,
-        status=verdict.status,
-        reason=verdict.reason,
-        summary=verdict.summary,
-        exit_code=verdict.exit_code,
-        stages=stages,
         stdout=pipeline.output.text(),
-        error="" if verdict.status == "success" else f"{verdict.summary} {remedy}".strip(),
         timeout_seconds=plan.timeout,
-        truncated=pipeline.dropped_bytes(),
+        truncated={name: each.dropped for name, each in streams.items() if each.dropped},
         isolation=pipeline.isolation,
         usage=Usage(wall_ms=round(wall * 1000)),
     )
 
 
-class CommandVerdict(NamedTuple):
-    status: Status
-    summary: str
-    reason: Reason | None = None
-    exit_code: int | None = None
-    remedy: str = ""
-
-
 def judge(
-    stages: Sequence[StageResult], profile: CommandProfile, *, timed_out: bool, timeout: float
-) -> CommandVerdict:
-    if timed_out:
+    stages: Sequence[StageResult],
+    profile: CommandProfile,
+    *,
+    passed: float | None = None,
+    hint: str = "",
+) -> CommandResult:
+    """Return the verdict on a command's stages.
+
+    Args:
+        passed: The time limit that passed, in seconds; None if none did.
+    """
+    verdict = partial(CommandResult, run_id="", profile=profile.name, stages=tuple(stages))
+    if passed is not None:
         running = [
             _stage_name(stages, number)
             for number, stage in enumerate(stages, 1)
             if stage.exit_code is None and stage.signal is None and not stage.not_started
         ]
         which = f"; still running: {', '.join(running)}" if running else ""
-        summary = f"The time limit of {timeout:g} s passed{which}."
-        remedy = "Do less in one call, or allow more time"
-        remedy += f" (`timeout`, at most {profile.max_timeout:g})."
-        return CommandVerdict("timeout", summary, "timeout", remedy=remedy)
+        summary = f"The time limit of {passed:g} s passed{which}."
+        remedy = f"allow more time (`timeout`, at most {profile.max_timeout:g})"
+        error = f"{summary} Do less in one call, or {remedy}."
+        return verdict(status="timeout", reason="timeout", summary=summary, error=error)
     for number, stage in enumerate(stages, 1):
         last = number == len(stages)
         unheard = not last and (stage.cut_short or stage.signal == signals.SIGPIPE)
         if stage.oom_killed or not (stage.exit_code == 0 or unheard):
-            return _judge_failure(stage, _stage_name(stages, number), profile)
+            reason, summary, remedy = _judge_failure(stage, profile, hint)
+            summary = f"{_stage_name(stages, number)} {summary}"
+            return verdict(
+                status="error",
+                reason=reason,
+                summary=summary,
+                exit_code=stage.exit_code if reason == "exit" else None,
+                error=f"{summary} {remedy}".rstrip(),
+            )
     many = f"All {len(stages)} stages" if len(stages) > 1 else "The command"
-    return CommandVerdict("success", f"{many} succeeded.", exit_code=0)
+    return verdict(status="success", summary=f"{many} succeeded.", exit_code=0)
 
 
-def _judge_failure(stage: StageResult, name: str, profile: CommandProfile) -> CommandVerdict:
-    reason: Reason = "crash"
-    remedy = ""
+def _judge_failure(
+    stage: StageResult, profile: CommandProfile, hint: str
+) -> tuple[Reason, str, str]:
+    """Return the reason of a stage's failure, what happened to the stage, and a remedy."""
     if stage.oom_killed:
         limit = profile.memory_bytes // MEBIBYTE
-        summary = f"{name} ran out of memory (limit {limit} MiB, files in /tmp included)."
-        reason, remedy = "oom", "Work on less data at a time."
-    elif stage.signal is not None:
-        signal = signals.Signals(stage.signal)
-        hint = {
-            signals.SIGXCPU: f" (its limit of {profile.cpu_seconds} s of CPU time)",
-            signals.SIGXFSZ: f" (its limit of {profile.file_bytes:,} bytes for a file)",
-            signals.SIGSYS: " (a forbidden system call)",
-            signals.SIGKILL: " (killed, by a limit or from outside)",
-        }.get(signal, "")
-        summary = f"{name} was ended by {signal.name}{hint}."
-    elif stage.exit_code is None:
-        summary = f"{name} was lost: its end is unknown."
-    else:
-        summary, reason = f"{name} exited with status {stage.exit_code}.", "exit"
-    exit_code = stage.exit_code if reason == "exit" else None
-    return CommandVerdict("error", summary, reason, exit_code, remedy)
+        what = f"ran out of memory (limit {limit} MiB, files in /tmp included)."
+        return "oom", what, "Work on less data at a time."
+    if stage.exit_code is not None:
+        return "exit", f"exited with status {stage.exit_code}.", hint
+    if stage.signal is None:
+        return "crash", "was lost: its end is unknown.", ""
+    signal = signals.Signals(stage.signal)
+    why = {
+        signals.SIGXCPU: f" (its limit of {profile.cpu_seconds} s of CPU time)",
+        signals.SIGXFSZ: f" (its limit of {profile.file_bytes:,} bytes for a file)",
+        signals.SIGSYS: " (a forbidden system call)",
+        signals.SIGKILL: " (killed, by a limit or from outside)",
+    }.get(signal, "")
+    return "crash", f"was ended by {signal.name}{why}.", ""
 
 
 def _stage_name(stages: Sequence[StageResult], number: int) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bridge.discovery import client_dialects as dialects
+from bridge.discovery import dialect as dialects
 from bridge.discovery.dialect import Dialect, Format, Location, Platform
 
 _LINUX: tuple[Platform, ...] = ("linux",)
 _MAC: tuple[Platform, ...] = ("darwin",)
 _WINDOWS: tuple[Platform, ...] = ("win32",)
+_UNIX: tuple[Platform, ...] = (*_LINUX, *_MAC)
 
 CLIENTS: Mapping[str, tuple[str, Format, Dialect]] = {
     "": ("MCP_SERVERS_CONFIG", "by suffix", dialects.GENERIC_OR_BARE),
@@ -62,20 +63,18 @@ A suffix after a dot marks further files of a source.
 """
 
 
-def _files(id: str, scope: str, *templates: str, **more: Any) -> tuple[Location, ...]:
+def _file(id: str, template: str, scope: str = "", **more: Any) -> Location:
+    """Return a file's row. Without a `scope` it is a user's or, by its template, a project's."""
     name, format, dialect = CLIENTS[id]
-    return tuple(
-        Location(
-            id=id.partition(".")[0],
-            client=name,
-            scope=scope,
-            template=template,
-            format=format,
-            dialect=dialect,
-            in_project=scope == "project",
-            **more,
-        )
-        for template in templates
+    in_project = template.startswith(("{cwd}", "{workspace}", "{within}", "{upwards}"))
+    return Location(
+        id=id.partition(".")[0],
+        client=name,
+        scope=scope or ("project" if in_project else "user"),
+        template=template,
+        format=format,
+        dialect=dialect,
+        **more,
     )
 
 
@@ -88,240 +87,160 @@ MANAGED: tuple[tuple[str, tuple[Platform, ...]], ...] = (
 )
 """Directories of Claude Code's managed settings."""
 
-_CLAUDE_USER = (
-    *_files("", "extra", "{extra}"),
+LOCATIONS: tuple[Location, ...] = (
+    _file("", "{extra}", "extra"),
     *(
-        row
+        _file("claude-code.strict", f"{folder}/managed-mcp.json", "managed", platforms=only)
         for folder, only in MANAGED
-        for row in _files(
-            "claude-code.strict", "managed", f"{folder}/managed-mcp.json", platforms=only
-        )
     ),
-    *_files("claude-code.local", "local", "{claude_state}/.claude.json"),
-    *_files("claude-code", "user", "{claude_state}/.claude.json"),
-    *_files("claude-code.settings", "user", "{claude_settings}/settings.json"),
-    *_files("mcp-directory", "user", "{home}/.config/mcp/servers/*.json", "{home}/MCPs/*.json"),
-    *_files("claude-desktop", "user", f"{{config}}/{_DESKTOP_FILE}", platforms=_LINUX),
-    *_files("claude-desktop", "user", f"{{library}}/{_DESKTOP_FILE}", platforms=_MAC),
+    _file("claude-code.local", "{claude_state}/.claude.json", "local"),
+    _file("claude-code", "{claude_state}/.claude.json"),
+    _file("claude-code.settings", "{claude_settings}/settings.json"),
+    _file("mcp-directory", "{home}/.config/mcp/servers/*.json"),
+    _file("mcp-directory", "{home}/MCPs/*.json"),
+    _file("claude-desktop", f"{{config}}/{_DESKTOP_FILE}", platforms=_LINUX),
+    _file("claude-desktop", f"{{library}}/{_DESKTOP_FILE}", platforms=_MAC),
     # The Microsoft Store build redirects %APPDATA% to its own directory.
-    *_files(
+    _file(
         "claude-desktop",
-        "user",
         f"{{packages}}/Claude_*/LocalCache/Roaming/{_DESKTOP_FILE}",
         platforms=_WINDOWS,
     ),
-    *_files("claude-desktop", "user", f"{{appdata}}/{_DESKTOP_FILE}", platforms=_WINDOWS),
-    *_files(
-        "mcp-directory",
-        "user",
-        "{library}/Claude Code/mcp/servers/*.json",
-        "{library}/Claude/mcp/servers/*.json",
-        platforms=_MAC,
+    _file("claude-desktop", f"{{appdata}}/{_DESKTOP_FILE}", platforms=_WINDOWS),
+    _file("mcp-directory", "{library}/Claude Code/mcp/servers/*.json", platforms=_MAC),
+    _file("mcp-directory", "{library}/Claude/mcp/servers/*.json", platforms=_MAC),
+    _file("claude-code", "{library}/Claude Code/claude_code_config.json", platforms=_MAC),
+    _file("claude-code", "{library}/Claude/claude_code_config.json", platforms=_MAC),
+    _file("cursor", "{home}/.cursor/mcp.json"),
+    _file("vscode", "{vscode}/mcp.json"),
+    _file("vscode.settings", "{vscode}/settings.json"),
+    _file("vscode", "{vscode}/profiles/*/mcp.json", "profile"),
+    _file("windsurf", "{devin}/config.json"),
+    _file("windsurf", "{devin}/mcp_config.json"),
+    _file("windsurf", "{home}/.codeium/windsurf/mcp_config.json"),
+    _file("windsurf", "{home}/.codeium/mcp_config.json"),
+    _file("codex", "{codex}/config.toml"),
+    _file("codex", "{codex_system}/config.toml", "system"),
+    _file("gemini", "{gemini_system}/settings.json", "system"),
+    _file("gemini", "{gemini}/settings.json"),
+    _file("gemini", "{gemini_system}/system-defaults.json", "defaults"),
+    _file("zed", "{zed}/settings.json"),
+    _file("continue", "{continue}/mcpServers/*.yaml"),
+    _file("continue", "{continue}/mcpServers/*.yml"),
+    _file("continue.json", "{continue}/mcpServers/*.json"),
+    _file("continue", "{continue}/config.yaml"),
+    _file("cline", "{cline_settings}"),
+    _file("cline", "{home}/.cline/mcp.json"),
+    _file(
+        "cline", "{vscode}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"
     ),
-    *_files(
-        "claude-code",
-        "user",
-        "{library}/Claude Code/claude_code_config.json",
-        "{library}/Claude/claude_code_config.json",
-        platforms=_MAC,
-    ),
-)
-
-_CLAUDE_PROJECT = (
-    *_files("claude-code.strict", "project", "{upwards}/.mcp.json", approvable=True),
-    *_files(
-        "claude-code.settings",
-        "project",
-        "{workspace}/.claude/settings.local.json",
-        "{workspace}/.claude/settings.json",
-    ),
-    *_files("mcp-directory", "project", "{cwd}/mcp-servers/*.json"),
-    *_files("claude-code", "project", "{cwd}/claude_code_config.json"),
-    *_files("claude-desktop", "project", "{cwd}/claude_desktop_config.json"),
-)
-
-
-_OTHER_USER = (
-    *_files("cursor", "user", "{home}/.cursor/mcp.json"),
-    *_files("vscode", "user", "{vscode}/mcp.json"),
-    *_files("vscode.settings", "user", "{vscode}/settings.json"),
-    *_files("vscode", "profile", "{vscode}/profiles/*/mcp.json"),
-    *_files(
-        "windsurf",
-        "user",
-        "{devin}/config.json",
-        "{devin}/mcp_config.json",
-        "{home}/.codeium/windsurf/mcp_config.json",
-        "{home}/.codeium/mcp_config.json",
-    ),
-    *_files("codex", "user", "{codex}/config.toml"),
-    *_files("codex", "system", "{codex_system}/config.toml"),
-    *_files("gemini", "system", "{gemini_system}/settings.json"),
-    *_files("gemini", "user", "{gemini}/settings.json"),
-    *_files("gemini", "defaults", "{gemini_system}/system-defaults.json"),
-    *_files("zed", "user", "{zed}/settings.json"),
-    *_files("continue", "user", "{continue}/mcpServers/*.yaml", "{continue}/mcpServers/*.yml"),
-    *_files("continue.json", "user", "{continue}/mcpServers/*.json"),
-    *_files("continue", "user", "{continue}/config.yaml"),
-    *_files(
-        "cline",
-        "user",
-        "{cline_settings}",
-        "{home}/.cline/mcp.json",
-        "{vscode}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
-        "{home}/Documents/Cline/MCP/cline_mcp_settings.json",
-    ),
-    *_files(
-        "opencode", "managed", "{opencode_system}/opencode.jsonc", "{opencode_system}/opencode.json"
-    ),
-    *_files(
-        "opencode",
-        "user",
-        "{opencode_extra}/opencode.jsonc",
-        "{opencode_extra}/opencode.json",
-        "{opencode_file}",
-        "{opencode}/opencode.jsonc",
-        "{opencode}/opencode.json",
-        "{opencode}/config.json",
-    ),
+    _file("cline", "{home}/Documents/Cline/MCP/cline_mcp_settings.json"),
+    _file("opencode", "{opencode_system}/opencode.jsonc", "managed"),
+    _file("opencode", "{opencode_system}/opencode.json", "managed"),
+    _file("opencode", "{opencode_extra}/opencode.jsonc"),
+    _file("opencode", "{opencode_extra}/opencode.json"),
+    _file("opencode", "{opencode_file}"),
+    _file("opencode", "{opencode}/opencode.jsonc"),
+    _file("opencode", "{opencode}/opencode.json"),
+    _file("opencode", "{opencode}/config.json"),
     # Files that the first public bridge of this kind read, in its format.
-    *_files("opencode.first", "user", "{home}/.opencode.json"),
-    *_files(
-        "opencode.first",
-        "user",
-        "{opencode_app}/opencode_config.json",
-        "{opencode_app}/opencode_desktop_config.json",
-        platforms=_MAC,
-    ),
-    *_files("goose", "user", "{goose}/config.yaml"),
-    *_files("lm-studio", "user", "{home}/.lmstudio/mcp.json", "{home}/.cache/lm-studio/mcp.json"),
-    *_files(
-        "amazon-q",
-        "user",
-        "{home}/.aws/amazonq/mcp.json",
-        "{home}/.aws/amazonq/default.json",
-        "{home}/.aws/amazonq/agents/*.json",
-        "{home}/.aws/amazonq/cli-agents/*.json",
-    ),
-    *_files("kiro", "user", "{home}/.kiro/settings/mcp.json"),
-    *_files("kiro", "agent", "{home}/.kiro/agents/*.json"),
-    *_files("jetbrains", "user", "{home}/.junie/mcp/mcp.json"),
-    *_files("jetbrains.copilot", "user", "{intellij}/mcp.json"),
-    *_files(
-        "antigravity",
-        "user",
-        "{home}/.gemini/config/mcp_config.json",
-        "{home}/.gemini/antigravity/mcp_config.json",
-        "{home}/.antigravity/mcp.json",
-        "{home}/.antigravity/settings.json",
-    ),
-    *_files("copilot", "user", "{copilot}/mcp-config.json"),
-    *_files("qwen", "system", "{qwen_system}/settings.json"),
-    *_files("qwen", "user", "{qwen}/settings.json"),
-    *_files("qwen", "defaults", "{qwen_system}/system-defaults.json"),
-    *_files("amp", "managed", "{amp_system}/managed-settings.json"),
-    *_files("amp", "user", "{config}/amp/settings.json"),
-    *_files("amp", "user", "{config}/amp/settings.jsonc", unless="settings.json"),
-    *_files(
-        "roo",
-        "user",
-        "{vscode}/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
-    ),
-    *_files("kilo", "user", "{config}/kilo/kilo.jsonc", "{config}/kilo/kilo.json"),
-    *_files(
-        "kilo.old",
-        "user",
-        "{vscode}/globalStorage/kilocode.kilo-code/settings/mcp_settings.json",
-        "{home}/.kilocode/cli/global/settings/mcp_settings.json",
-    ),
-    *_files("trae", "user", "{trae}/mcp.json"),
-    *_files("kimi", "user", "{kimi}/mcp.json", "{kimi_cli}/mcp.json"),
-    *_files("droid", "user", "{home}/.factory/mcp.json"),
-    *_files("crush", "user", "{crush_data}/crush.json", "{crush}/crush.json"),
-    *_files("crush", "system", "{system}/etc/crush/crush.json", platforms=("linux", "darwin")),
-    *_files("vibe", "user", "{vibe}/config.toml"),
+    _file("opencode.first", "{home}/.opencode.json"),
+    _file("opencode.first", "{opencode_app}/opencode_config.json", platforms=_MAC),
+    _file("opencode.first", "{opencode_app}/opencode_desktop_config.json", platforms=_MAC),
+    _file("goose", "{goose}/config.yaml"),
+    _file("lm-studio", "{home}/.lmstudio/mcp.json"),
+    _file("lm-studio", "{home}/.cache/lm-studio/mcp.json"),
+    _file("amazon-q", "{home}/.aws/amazonq/mcp.json"),
+    _file("amazon-q", "{home}/.aws/amazonq/default.json"),
+    _file("amazon-q", "{home}/.aws/amazonq/agents/*.json"),
+    _file("amazon-q", "{home}/.aws/amazonq/cli-agents/*.json"),
+    _file("kiro", "{home}/.kiro/settings/mcp.json"),
+    _file("kiro", "{home}/.kiro/agents/*.json", "agent"),
+    _file("jetbrains", "{home}/.junie/mcp/mcp.json"),
+    _file("jetbrains.copilot", "{intellij}/mcp.json"),
+    _file("antigravity", "{home}/.gemini/config/mcp_config.json"),
+    _file("antigravity", "{home}/.gemini/antigravity/mcp_config.json"),
+    _file("antigravity", "{home}/.antigravity/mcp.json"),
+    _file("antigravity", "{home}/.antigravity/settings.json"),
+    _file("copilot", "{copilot}/mcp-config.json"),
+    _file("qwen", "{qwen_system}/settings.json", "system"),
+    _file("qwen", "{qwen}/settings.json"),
+    _file("qwen", "{qwen_system}/system-defaults.json", "defaults"),
+    _file("amp", "{amp_system}/managed-settings.json", "managed"),
+    _file("amp", "{config}/amp/settings.json"),
+    _file("amp", "{config}/amp/settings.jsonc", unless="settings.json"),
+    _file("roo", "{vscode}/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json"),
+    _file("kilo", "{config}/kilo/kilo.jsonc"),
+    _file("kilo", "{config}/kilo/kilo.json"),
+    _file("kilo.old", "{vscode}/globalStorage/kilocode.kilo-code/settings/mcp_settings.json"),
+    _file("kilo.old", "{home}/.kilocode/cli/global/settings/mcp_settings.json"),
+    _file("trae", "{trae}/mcp.json"),
+    _file("kimi", "{kimi}/mcp.json"),
+    _file("kimi", "{kimi_cli}/mcp.json"),
+    _file("droid", "{home}/.factory/mcp.json"),
+    _file("crush", "{crush_data}/crush.json"),
+    _file("crush", "{crush}/crush.json"),
+    _file("crush", "{system}/etc/crush/crush.json", "system", platforms=_UNIX),
+    _file("vibe", "{vibe}/config.toml"),
     # Servers of plugins and extensions are weaker than the user's own.
-    *_files(
+    _file(
         "claude-code.strict",
-        "plugin",
         "{claude_settings}/plugins/installed_plugins.json",
+        "plugin",
         holds="plugins",
     ),
-    *_files(
-        "gemini", "extension", "{gemini}/extensions/*/gemini-extension.json", holds="extension"
-    ),
-    *_files("qwen", "extension", "{qwen}/extensions/*/qwen-extension.json", holds="extension"),
+    _file("gemini", "{gemini}/extensions/*/gemini-extension.json", "extension", holds="extension"),
+    _file("qwen", "{qwen}/extensions/*/qwen-extension.json", "extension", holds="extension"),
+    # Files of the working directory.
+    _file("claude-code.strict", "{upwards}/.mcp.json", approvable=True),
+    _file("claude-code.settings", "{workspace}/.claude/settings.local.json"),
+    _file("claude-code.settings", "{workspace}/.claude/settings.json"),
+    _file("mcp-directory", "{cwd}/mcp-servers/*.json"),
+    _file("claude-code", "{cwd}/claude_code_config.json"),
+    _file("claude-desktop", "{cwd}/claude_desktop_config.json"),
+    _file("cursor", "{workspace}/.cursor/mcp.json"),
+    _file("vscode", "{workspace}/.vscode/mcp.json"),
+    _file("windsurf", "{workspace}/.devin/config.local.json"),
+    _file("windsurf", "{workspace}/.devin/config.json"),
+    _file("windsurf", "{workspace}/.devin/mcp_config.json"),
+    _file("codex", "{within}/.codex/config.toml"),
+    _file("gemini", "{cwd}/.gemini/settings.json"),
+    _file("zed", "{workspace}/.zed/settings.json"),
+    _file("continue", "{workspace}/.continue/mcpServers/*.yaml"),
+    _file("continue", "{workspace}/.continue/mcpServers/*.yml"),
+    _file("continue.json", "{workspace}/.continue/mcpServers/*.json"),
+    _file("opencode", "{within}/opencode.jsonc"),
+    _file("opencode", "{within}/opencode.json"),
+    _file("opencode", "{within}/.opencode/opencode.jsonc"),
+    _file("opencode", "{within}/.opencode/opencode.json"),
+    _file("opencode.first", "{cwd}/opencode_config.json"),
+    _file("opencode.first", "{cwd}/opencode_desktop_config.json"),
+    _file("amazon-q", "{cwd}/.amazonq/mcp.json"),
+    _file("amazon-q", "{cwd}/.amazonq/default.json"),
+    _file("amazon-q", "{cwd}/.amazonq/agents/*.json"),
+    _file("amazon-q", "{cwd}/.amazonq/cli-agents/*.json"),
+    _file("kiro", "{workspace}/.kiro/settings/mcp.json"),
+    _file("kiro", "{workspace}/.kiro/agents/*.json"),
+    _file("jetbrains", "{workspace}/.junie/mcp/mcp.json"),
+    _file("jetbrains", "{workspace}/.air/mcp.json"),
+    _file("antigravity", "{workspace}/.agents/mcp_config.json"),
+    _file("copilot", "{within}/.github/mcp.json", unless="../.mcp.json"),
+    _file("qwen", "{cwd}/.qwen/settings.json"),
+    _file("amp", "{within}/.amp/settings.json"),
+    _file("amp", "{within}/.amp/settings.jsonc", unless="settings.json"),
+    _file("roo", "{workspace}/.roo/mcp.json"),
+    _file("kilo", "{within}/.kilo/kilo.jsonc"),
+    _file("kilo", "{within}/.kilo/kilo.json"),
+    _file("kilo", "{within}/kilo.jsonc"),
+    _file("kilo", "{within}/kilo.json"),
+    _file("kilo.old", "{workspace}/.kilocode/mcp.json"),
+    _file("trae", "{workspace}/.trae/mcp.json"),
+    _file("kimi", "{cwd}/.kimi-code/mcp.json"),
+    _file("droid", "{within}/.factory/mcp.json"),
+    _file("crush", "{within}/.crush.json"),
+    _file("crush", "{within}/crush.json"),
+    _file("vibe", "{within}/.vibe/config.toml"),
 )
-
-_OTHER_PROJECT = (
-    *_files("cursor", "project", "{workspace}/.cursor/mcp.json"),
-    *_files("vscode", "project", "{workspace}/.vscode/mcp.json"),
-    *_files(
-        "windsurf",
-        "project",
-        "{workspace}/.devin/config.local.json",
-        "{workspace}/.devin/config.json",
-        "{workspace}/.devin/mcp_config.json",
-    ),
-    *_files("codex", "project", "{within}/.codex/config.toml"),
-    *_files("gemini", "project", "{cwd}/.gemini/settings.json"),
-    *_files("zed", "project", "{workspace}/.zed/settings.json"),
-    *_files(
-        "continue",
-        "project",
-        "{workspace}/.continue/mcpServers/*.yaml",
-        "{workspace}/.continue/mcpServers/*.yml",
-    ),
-    *_files("continue.json", "project", "{workspace}/.continue/mcpServers/*.json"),
-    *_files(
-        "opencode",
-        "project",
-        "{within}/opencode.jsonc",
-        "{within}/opencode.json",
-        "{within}/.opencode/opencode.jsonc",
-        "{within}/.opencode/opencode.json",
-    ),
-    *_files(
-        "opencode.first",
-        "project",
-        "{cwd}/opencode_config.json",
-        "{cwd}/opencode_desktop_config.json",
-    ),
-    *_files(
-        "amazon-q",
-        "project",
-        "{cwd}/.amazonq/mcp.json",
-        "{cwd}/.amazonq/default.json",
-        "{cwd}/.amazonq/agents/*.json",
-        "{cwd}/.amazonq/cli-agents/*.json",
-    ),
-    *_files(
-        "kiro", "project", "{workspace}/.kiro/settings/mcp.json", "{workspace}/.kiro/agents/*.json"
-    ),
-    *_files("jetbrains", "project", "{workspace}/.junie/mcp/mcp.json", "{workspace}/.air/mcp.json"),
-    *_files("antigravity", "project", "{workspace}/.agents/mcp_config.json"),
-    *_files("copilot", "project", "{within}/.github/mcp.json", unless="../.mcp.json"),
-    *_files("qwen", "project", "{cwd}/.qwen/settings.json"),
-    *_files("amp", "project", "{within}/.amp/settings.json"),
-    *_files("amp", "project", "{within}/.amp/settings.jsonc", unless="settings.json"),
-    *_files("roo", "project", "{workspace}/.roo/mcp.json"),
-    *_files(
-        "kilo",
-        "project",
-        "{within}/.kilo/kilo.jsonc",
-        "{within}/.kilo/kilo.json",
-        "{within}/kilo.jsonc",
-        "{within}/kilo.json",
-    ),
-    *_files("kilo.old", "project", "{workspace}/.kilocode/mcp.json"),
-    *_files("trae", "project", "{workspace}/.trae/mcp.json"),
-    *_files("kimi", "project", "{cwd}/.kimi-code/mcp.json"),
-    *_files("droid", "project", "{within}/.factory/mcp.json"),
-    *_files("crush", "project", "{within}/.crush.json", "{within}/crush.json"),
-    *_files("vibe", "project", "{within}/.vibe/config.toml"),
-)
-
-LOCATIONS: tuple[Location, ...] = (*_CLAUDE_USER, *_OTHER_USER, *_CLAUDE_PROJECT, *_OTHER_PROJECT)
 
 SOURCE_IDS: tuple[str, ...] = tuple(dict.fromkeys(row.id for row in LOCATIONS if row.id))
 """The names that `MCP_BRIDGE_SOURCES` may contain."""

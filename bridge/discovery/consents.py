@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path, PurePath
 
 from bridge.atomic_files import exclusive_lock, replace_file
@@ -49,7 +48,6 @@ class Consents:
     """All valid approvals.
 
     Attributes:
-        by_person: Definitions that the user approved.
         seen: Definitions that clients had approved when a bridge first read the approval.
         first: Whether an approval counts that no bridge has seen before.
     """
@@ -64,7 +62,12 @@ class Consents:
         Searches all directories; otherwise a changed file would count as new in the next directory.
         `APPEARED` if two bridges saw different definitions.
         """
-        found = self._digests.get((by, definition.path, definition.name), set())
+        place = (by, definition.path, definition.name)
+        found = {
+            each.definition.digest
+            for each in self.seen
+            if (each.by, each.definition.path, each.definition.name) == place
+        }
         return APPEARED if len(found) > 1 else next(iter(found), None)
 
     def is_first_look(self, directory: str, client: str) -> bool:
@@ -76,14 +79,6 @@ class Consents:
             return False
         places = (directory, *map(str, PurePath(directory).parents))
         return not any(look_record(place, client) in self.seen for place in places)
-
-    @cached_property
-    def _digests(self) -> dict[tuple[str, str, str], set[str]]:
-        found: dict[tuple[str, str, str], set[str]] = {}
-        for each in self.seen:
-            place = (each.by, each.definition.path, each.definition.name)
-            found.setdefault(place, set()).add(each.definition.digest)
-        return found
 
 
 def look_record(directory: str, client: str) -> Consent:
@@ -104,11 +99,7 @@ class ConsentFile:
     path: Path
 
     def read(self) -> tuple[Consent, ...]:
-        """Return every approval, oldest first.
-
-        Raises:
-            MalformedError: The file cannot be read, so no approval is valid.
-        """
+        """Return every approval, oldest first. Raises `MalformedError` if the file is damaged."""
         try:
             document = read_own(self.path, form=_FORM)
             found = []

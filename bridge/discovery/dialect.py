@@ -1,12 +1,12 @@
-"""Types that describe clients' configuration files. `clients.py` has the data.
+"""The formats of clients' configuration files, as data. `clients.py` lists the files.
 
-A new client needs a row there, and at most one new field of `Dialect`.
+A new client needs a `Dialect`, with at most one new field, and rows in `clients.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bridge.model import Transport
@@ -71,8 +71,7 @@ class Dialect:
         syntax: The syntax of variables.
         expanded: The fields with variables.
         call_timeouts, start_timeouts: Fields, strongest first, and their unit in seconds.
-        only_keys, without_keys: Lists of allowed and of denied tools; all that are present
-            count.
+        only_key, without_key: The fields that list the allowed and the denied tools.
         empty_only: Whether an empty list of allowed tools allows none rather than all.
         env_file: The field that names a file with further variables.
         env_names: The field that lists inherited variables.
@@ -113,8 +112,8 @@ class Dialect:
     start_timeouts: Mapping[str, float] = field(
         default_factory=lambda: {"startup_timeout_sec": SECOND}
     )
-    only_keys: tuple[str, ...] = ()
-    without_keys: tuple[str, ...] = ()
+    only_key: str = ""
+    without_key: str = ""
     empty_only: bool = True
     env_file: str = ""
     env_names: str = ""
@@ -135,7 +134,6 @@ class Location:
         id: The source's name in `MCP_BRIDGE_SOURCES`; empty for a file that is always read.
         template: A path with `{places}`; see `locations.py`. A last part such as `*.json` means
             all such files of the directory, sorted by name.
-        in_project: Whether it belongs to the working directory rather than to the user.
         approvable: Whether Claude Code's approval lists apply to its servers.
         unless: Another file next to it; if that exists, the client ignores this one.
         holds: The content: servers, one extension's manifest, or a list of plugins.
@@ -149,11 +147,15 @@ class Location:
     dialect: Dialect
     platforms: tuple[Platform, ...] = PLATFORMS
     format: Format = "json"
-    in_project: bool = False
     approvable: bool = False
     unless: str = ""
     holds: Literal["servers", "extension", "plugins"] = "servers"
     moved: bool = False
+
+    @property
+    def in_project(self) -> bool:
+        """Whether it belongs to the working directory rather than to the user."""
+        return self.scope == "project"
 
 
 KNOWN_TRANSPORTS: Mapping[str, Transport] = {
@@ -166,3 +168,238 @@ KNOWN_TRANSPORTS: Mapping[str, Transport] = {
     "streamable_http": "http",
     "sse": "sse",
 }
+
+_CLAUDE_TRANSPORTS: Mapping[str, Transport] = {
+    "stdio": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "sse": "sse",
+}
+
+CLAUDE_CODE = Dialect(
+    transports=_CLAUDE_TRANSPORTS,
+    untyped_url=None,
+    scalars_as_text=False,
+    servers_expected=True,
+    cwd_at="file",
+)
+"""The rules of Claude Code 2.1: strict, so that both accept the same entries."""
+
+CLAUDE_CODE_STATE = replace(CLAUDE_CODE, servers_expected=False)
+
+CLAUDE_CODE_LOCAL = replace(CLAUDE_CODE_STATE, per_project=True)  # The state file's projects.
+
+CLAUDE_CODE_SETTINGS = replace(
+    CLAUDE_CODE_STATE, server_keys=(), elsewhere="~/.claude.json or .mcp.json"
+)
+
+CLAUDE_DESKTOP = Dialect(cwd_at="file")
+
+GENERIC = Dialect(
+    server_keys=("mcpServers", "servers", "mcp_servers"), servers_expected=True, cwd_at="file"
+)
+"""Files without a client of their own. Lenient, since no client defines their format."""
+
+GENERIC_OR_BARE = replace(GENERIC, bare_server=True)
+"""Files that may also be a single server, named after the file."""
+
+CURSOR = Dialect(syntax="cursor", env_file="envFile")
+
+VSCODE = Dialect(server_keys=("servers",), syntax="vscode", env_file="envFile", inputs=True)
+
+VSCODE_SETTINGS = replace(VSCODE, server_keys=("mcp.servers",))
+"""The older place of servers in VS Code."""
+
+INTELLIJ = replace(VSCODE, header_keys=("headers", "requestInit.headers"))
+"""The Copilot plugin for JetBrains."""
+
+WINDSURF = Dialect(
+    url_keys=("serverUrl", "url"),
+    type_keys=("type", "transport"),
+    syntax="windsurf",
+    without_key="disabledTools",
+)
+"""Windsurf and Devin, its new name."""
+
+ZED = Dialect(
+    server_keys=("context_servers",),
+    scalars_as_text=False,
+    command_object=True,
+    foreign={"source": frozenset({"extension"})},
+    foreign_fields=frozenset({"settings"}),
+    syntax="",
+    call_timeouts={"timeout": SECOND},
+)
+
+CONTINUE_YAML = Dialect(
+    header_keys=("requestOptions.headers",),
+    listed=True,
+    foreign_fields=frozenset({"uses"}),
+    syntax="secrets",
+    call_timeouts={},
+    start_timeouts={"connectionTimeout": MILLISECOND},
+    api_key="apiKey",
+)
+
+CONTINUE_JSON = Dialect(
+    bare_server=True, servers_expected=True, syntax="braces", expanded=frozenset({"env"})
+)
+"""Files in the common format of other clients."""
+
+CLINE = Dialect(
+    untyped_url="sse",
+    scalars_as_text=False,
+    type_keys=("type", "transportType"),
+    nested="transport",
+    syntax="env",
+    call_timeouts={"timeout": SECOND},
+)
+
+LM_STUDIO = Dialect(syntax="", cwd_at="file")
+
+ROO = Dialect(
+    untyped_url=None,
+    scalars_as_text=False,
+    syntax="roo",
+    call_timeouts={"timeout": SECOND},
+    without_key="disabledTools",
+)
+
+KIRO = Dialect(syntax="braces", expanded=frozenset({"env", "headers"}), without_key="disabledTools")
+
+JUNIE = Dialect(syntax="")  # Also for Air.
+
+ANTIGRAVITY = Dialect(url_keys=("serverUrl", "url"), syntax="", without_key="disabledTools")
+
+CODEX = Dialect(
+    server_keys=("mcp_servers",),
+    scalars_as_text=False,
+    header_keys=("http_headers",),
+    syntax="",
+    call_timeouts={"tool_timeout_sec": SECOND},
+    start_timeouts={"startup_timeout_sec": SECOND, "startup_timeout_ms": MILLISECOND},
+    only_key="enabled_tools",
+    without_key="disabled_tools",
+    env_names="env_vars",
+    bearer_env="bearer_token_env_var",
+    env_headers="env_http_headers",
+)
+
+GEMINI = Dialect(
+    scalars_as_text=False,
+    url_keys=("httpUrl", "url"),
+    url_transports={"httpUrl": "http"},
+    syntax="shell",
+    only_key="includeTools",
+    without_key="excludeTools",
+    gates=("mcp.allowed", "mcp.excluded"),
+)
+
+QWEN = replace(GEMINI, url_transports={"httpUrl": "http", "url": "sse"}, syntax="qwen")
+"""Qwen Code infers the transport of a `url`; it reads `type` in `.mcp.json` only."""
+
+OPENCODE = Dialect(
+    server_keys=("mcp.servers", "mcp"),
+    scalars_as_text=False,
+    env_keys=("environment",),
+    command_list=True,
+    syntax="opencode",
+    call_timeouts={"timeout": MILLISECOND},
+)
+
+KILO = replace(OPENCODE, server_keys=("mcp",))
+"""Kilo Code from version 7; older files use `ROO`."""
+
+GOOSE = Dialect(
+    server_keys=("extensions",),
+    url_keys=("uri", "url"),
+    env_keys=("envs",),
+    command_keys=("cmd", "command"),
+    foreign={"type": frozenset({"builtin", "platform", "frontend", "inline_python"})},
+    syntax="",
+    call_timeouts={"timeout": SECOND},
+    only_key="available_tools",
+    empty_only=False,
+    env_names="env_keys",
+    cwd_at="file",
+)
+
+AMAZON_Q = Dialect(
+    scalars_as_text=False,
+    syntax="env",
+    expanded=frozenset({"env", "headers"}),
+    without_key="disabledTools",
+)
+
+COPILOT = Dialect(syntax="shell", expanded=frozenset({"env", "headers"}), only_key="tools")
+
+AMP = Dialect(
+    server_keys=("amp.mcpServers",),
+    flat_keys=True,
+    syntax="braces",
+    call_timeouts={},
+    only_key="includeTools",
+)
+
+CRUSH = Dialect(
+    server_keys=("mcp",),
+    untyped_url=None,
+    scalars_as_text=False,
+    syntax="posix",
+    call_timeouts={},
+    start_timeouts={"timeout": SECOND},
+    only_key="enabled_tools",
+    without_key="disabled_tools",
+)
+
+DROID = Dialect(
+    transports=_CLAUDE_TRANSPORTS,
+    untyped_url=None,
+    scalars_as_text=False,
+    syntax="braces",
+    expanded=frozenset({"env", "headers"}),
+    start_timeouts={"connectTimeout": MILLISECOND},
+    only_key="enabledTools",
+    without_key="disabledTools",
+)
+
+KIMI = Dialect(
+    scalars_as_text=False,
+    type_keys=("transport",),
+    syntax="",
+    call_timeouts={"toolTimeoutMs": MILLISECOND},
+    start_timeouts={"startupTimeoutMs": MILLISECOND},
+    only_key="enabledTools",
+    without_key="disabledTools",
+    bearer_env="bearerTokenEnvVar",
+)
+
+TRAE = Dialect(syntax="cursor")
+
+VIBE = Dialect(
+    server_keys=("mcp_servers",),
+    listed=True,
+    scalars_as_text=False,
+    header_keys=("headers", "auth.headers"),
+    type_keys=("transport",),
+    command_list=True,
+    command_words=True,
+    syntax="",
+    call_timeouts={"tool_timeout_sec": SECOND},
+    start_timeouts={"startup_timeout_sec": SECOND},
+    without_key="disabled_tools",
+    bearer_env="api_key_env",
+)
+
+SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(
+        dict.fromkeys(
+            key
+            for each in list(globals().values())
+            if isinstance(each, Dialect)
+            for key in getattr(each, name)
+        )
+    )
+    for name in ("server_keys", "command_keys", "url_keys", "env_keys", "header_keys", "type_keys")
+}
+"""All clients' spellings, by attribute of `Dialect`."""

@@ -84,23 +84,20 @@ def _load(text: str, format: Format) -> object:
     return json.loads(text, parse_constant=_refuse_constant)
 
 
+_KINDS: Mapping[type, str] = {
+    type(None): "null",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
+
+
 def kind(value: object) -> str:
     """Return the name of a value's JSON type, with its article."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a string"
-        case list():
-            return "a list"
-        case Mapping():
-            return "an object"
-        case _:
-            return "a date or time"
+    return _KINDS.get(type(value), "a date or time")
 
 
 def _refuse_constant(name: str) -> NoReturn:

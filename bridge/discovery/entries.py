@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bridge.discovery.client_dialects import SPELLINGS
-from bridge.discovery.dialect import ALL_FIELDS, Dialect
+from bridge.discovery.dialect import ALL_FIELDS, SPELLINGS, Dialect
 from bridge.discovery.documents import MalformedError, kind, parse_env_file
 from bridge.discovery.fields import (
     EntryContext,
@@ -28,6 +27,7 @@ from bridge.discovery.fields import (
     oauth_hints,
 )
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, shown
+from bridge.guest.schema.schemas import as_list, as_mapping
 from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
 MAX_NAME_CHARS = 200  # A repository may choose the name, which listings and aliases contain.
@@ -76,11 +76,11 @@ def read_entry(
         spec = _read_fields(name, normalize(entry, context.dialect), source, reader)
         spec = replace(spec, templates=reader.templates, written=written)
         for label, own in hints:
-            reader.warn(label, f"{context.client} does not read it; write {own}")
+            reader.warn(label, f"{context.source.client} does not read it; write {own}")
     except MalformedError as error:
         reason = str(error)
         for label, own in hints:
-            reason += f"; {label}: {context.client} does not read it, write {own}"
+            reason += f"; {label}: {context.source.client} does not read it, write {own}"
         reader.warn("", f"skipped: {reason}", reported=True)
         return SkippedServer(name=name, source=source, reason=reason), tuple(reader.warnings)
     return spec, tuple(reader.warnings)
@@ -89,17 +89,9 @@ def read_entry(
 def unread_entry(name: str, value: object, key: str, context: EntryContext) -> SkippedServer:
     """Return an entry that this client does not start, or that only this client can start."""
     names: list[str] = []
-    for label, item in value.items() if isinstance(value, Mapping) else ():
-        members = item if isinstance(item, Mapping) and item else {}
-        names += [dotted_key(label, member) for member in members] or [dotted_key(label)]
-    source = Source(
-        client=context.client,
-        scope=context.scope,
-        path=context.path,
-        key=key,
-        moved_from=context.moved_from,
-        fields=tuple(names),
-    )
+    for label, item in as_mapping(value).items():
+        names += [dotted_key(label, member) for member in as_mapping(item)] or [dotted_key(label)]
+    source = replace(context.source, key=key, fields=tuple(names))
     return SkippedServer(name=name, source=source, reason=ONLY_CLIENT, foreign=True)
 
 
@@ -113,7 +105,7 @@ def without_nulls(value: object, depth: int = 8) -> object:
 
 def looks_like_server(value: object) -> bool:
     known = (*SPELLINGS["command_keys"], *SPELLINGS["url_keys"])
-    return isinstance(value, Mapping) and first_used(value, known) is not None
+    return first_used(as_mapping(value), known) is not None
 
 
 def _foreign_spellings(entry: object, dialect: Dialect) -> Iterator[tuple[str, str]]:
@@ -138,13 +130,13 @@ def _wrong_kind(name: str, value: object, context: EntryContext, key: str) -> st
     if name not in ALL_FIELDS and name not in SPELLINGS["type_keys"]:
         return reason
     place = f"{key.rpartition('.')[0]}.NAME"
-    place = f"[{place}]" if context.path.endswith(".toml") else place
+    place = f"[{place}]" if context.source.path.endswith(".toml") else place
     return f"{reason}; it is a field of a server, which needs a name of its own: {place}"
 
 
 def _advise(entry: Mapping[str, object], reader: FieldReader) -> None:
     """Warn about a command that its client cannot start as written."""
-    dialect, client = reader.dialect, reader.context.client
+    dialect, client = reader.dialect, reader.context.source.client
     label = first_used(entry, dialect.command_keys)
     command = entry.get(label) if label else None
     if label is None or not isinstance(command, str) or dialect.command_words:
@@ -258,7 +250,7 @@ def normalize(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, obj
             raise MalformedError(f"command cannot be split into words: {error}") from error
     if dialect.command_list and isinstance(command, list):
         listed = entry.get("args") if dialect.command_words else None
-        args = [*command[1:], *(listed if isinstance(listed, list) else ())]
+        args = [*command[1:], *as_list(listed)]
         return {**entry, "command": command[0] if command else "", "args": args}
     return entry
 
@@ -448,8 +440,8 @@ def _cwd(entry: Mapping[str, object], reader: FieldReader) -> str | None:
         return None
     variables = reader.context.variables
     at_file = reader.dialect.cwd_at == "file" or not variables.workspace
-    file = reader.context.moved_from or reader.context.path
-    start = str(Path(file).parent) if at_file else variables.workspace
+    source = reader.context.source
+    start = str(Path(source.moved_from or source.path).parent) if at_file else variables.workspace
     return directory(cwd, variables, start)
 
 
@@ -466,15 +458,10 @@ def _description(entry: Mapping[str, object], reader: FieldReader) -> str:
 def _tools(entry: Mapping[str, object], reader: FieldReader) -> ToolFilter:
     """Return the entry's filter of tools; `*` means all, as in Copilot."""
     dialect = reader.dialect
-    only: frozenset[str] | None = None
-    without: frozenset[str] = frozenset()
-    for label in dialect.only_keys:
-        if entry.get(label) is None:
-            continue
-        names = reader.names(entry[label], label)
-        if "*" not in names and (names or dialect.empty_only):
-            only = frozenset(names)
-    for label in dialect.without_keys:
-        if entry.get(label) is not None:
-            without |= frozenset(reader.names(entry[label], label))
-    return ToolFilter(only=only, without=without)
+    only, without = (
+        frozenset(reader.names(entry[label], label)) if label and label in entry else None
+        for label in (dialect.only_key, dialect.without_key)
+    )
+    if only is not None and ("*" in only or not (only or dialect.empty_only)):
+        only = None
+    return ToolFilter(only=only, without=without or frozenset())

@@ -12,13 +12,14 @@ from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import MalformedError, kind
 from bridge.discovery.report import ConfigWarning, shown
 from bridge.discovery.variables import (
+    EMPTYING,
     SPELLED,
     Variables,
     expand,
     input_variable,
     missing_inputs,
 )
-from bridge.model import OAuthHints
+from bridge.model import OAuthHints, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,18 +27,15 @@ class EntryContext:
     """An entry's file, and the values of variables in its fields.
 
     Attributes:
-        moved_from: The client's file if the entries were moved from there.
+        source: The file, without a place in it.
         may_open_files: Returns whether the bridge may open files that an entry of a project
             names, given the entry's name and text. None for the user's own files.
     """
 
-    client: str
-    scope: str
-    path: str
+    source: Source
     dialect: Dialect
     variables: Variables
     may_open_files: Callable[[str, str], bool] | None = None
-    moved_from: str = ""
 
 
 @dataclass
@@ -55,7 +53,7 @@ class FieldReader:
 
     def warn(self, label: str, reason: str, *, reported: bool = False) -> None:
         key = ".".join(part for part in (self.key, label) if part)
-        path = self.context.path
+        path = self.context.source.path
         self.warnings.append(ConfigWarning(path=path, key=key, reason=reason, reported=reported))
 
     def text(self, value: object, label: str, part: str, *, scalars: bool = False) -> str:
@@ -88,9 +86,9 @@ class FieldReader:
             raise MalformedError(f"{label} {error}") from error
         for name in found.unset:
             left = f"{SPELLED[syntax].replace('%s', shown(name))} is left as written"
-            fate = "it becomes nothing" if found.emptied else left
+            fate = "it becomes nothing" if syntax in EMPTYING else left
             self.warn(label, f"the variable {shown(name)} is not set; {fate}")
-        client = self.context.client
+        client = self.context.source.client
         for text, name in found.foreign if part else ():
             own = SPELLED.get(syntax, "").replace("%s", name)
             advice = f"{client} writes {own}" if own else f"{client} expands no variables here"
@@ -103,11 +101,8 @@ class FieldReader:
         if missing:
             names = " and ".join(f'"{shown(name)}"' for name in missing)
             variables = " and ".join(shown(input_variable(name)) for name in missing)
-            inputs, them = ("input", "it") if len(missing) == 1 else ("inputs", "them")
-            raise MalformedError(
-                f"it needs the {inputs} {names}, for which {self.context.client} asks; set "
-                f"{variables} in the bridge's environment to give {them}"
-            )
+            asks = f"{self.context.source.client} asks for the input {names}"
+            raise MalformedError(f"{asks}; set {variables} in the bridge's environment")
 
     def texts(self, value: object, label: str, part: str) -> tuple[str, ...]:
         if not isinstance(value, list):
@@ -144,13 +139,9 @@ class FieldReader:
                 # Bound before the conversion: an integer may exceed any float.
                 bounded = min(number, round(7 * 24 * 3600 / unit))  # One week.
                 return float(bounded) if unit == 1 else float(bounded) / round(1 / unit)
-            self.warn(
-                label,
-                f"ignored: it is in milliseconds and must be a number of at least {least}"
-                if least
-                else f"ignored: it must be a number of {'milli' if unit < 1 else ''}seconds "
-                "greater than 0",
-            )
+            wanted = f"a number of {'milli' if unit < 1 else ''}seconds"
+            limit = f"at least {least}" if least else "greater than 0"
+            self.warn(label, f"ignored: it must be {wanted}, {limit}")
         return None
 
 

@@ -19,6 +19,8 @@ from bridge.discovery.report import ConfigWarning
 from bridge.discovery.writable_paths import EXPOSED, WritablePaths
 from bridge.private_files import exposure_reason
 
+ABSENT = "there is no such file"
+
 MAX_FILES_PER_DIRECTORY = 256  # The directory may be a repository's.
 
 Fingerprint = tuple[str, int, int, int, int, int]
@@ -48,7 +50,7 @@ def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | st
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return ABSENT
-        return _error_reason(error)
+        return f"it cannot be read: {error.strerror}"
     except ValueError:
         return "its path holds a character that no path can have"
     return raw if len(raw) <= limit else f"it is larger than {limit} bytes"
@@ -62,7 +64,7 @@ def list_matching(directory: Path, suffix: str, prefix: str = "") -> tuple[tuple
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return (), ""
-        return (), _error_reason(error)
+        return (), f"it cannot be read: {error.strerror}"
     names = sorted(name for name in names if name.endswith(suffix) and name[0] != ".")
     said = ""
     if len(names) > MAX_FILES_PER_DIRECTORY:
@@ -103,17 +105,6 @@ def fingerprint(path: Path) -> Fingerprint:
 
 def is_absent(found: Fingerprint) -> bool:
     return found[1] == -1 and found[2] in (errno.ENOENT, errno.ENOTDIR)
-
-
-ABSENT = "there is no such file"
-
-
-def _error_reason(error: OSError) -> str:
-    if error.errno == errno.ELOOP:
-        return "its symbolic links form a loop"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return "permission to read it is denied"
-    return f"it cannot be read: {error.strerror}"
 
 
 MAX_PROJECT_FILE_BYTES = 1024 * 1024

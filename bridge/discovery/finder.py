@@ -1,21 +1,22 @@
 """Finds every MCP server that this user has configured, and the file that defines it.
 
-Owns the I/O of discovery and the order of its steps. Never fails: unusable entries become
-`Discovery.skipped` or `Discovery.warnings`. Blocks.
+Owns the I/O of discovery, the order of its steps, and the detection of changes. Never fails:
+unusable entries become `Discovery.skipped` or `Discovery.warnings`. Blocks.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
 from bridge.discovery.consents import Consent
-from bridge.discovery.dialect import Location, Platform
+from bridge.discovery.dialect import Location
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import (
     ABSENT,
@@ -26,28 +27,14 @@ from bridge.discovery.files import (
     list_matching,
 )
 from bridge.discovery.locations import DiscoveryContext as DiscoveryContext
-from bridge.discovery.locations import (
-    Places,
-    Project,
-    fill,
-    fill_with_origin,
-    find_project,
-    path_variables,
-)
-from bridge.discovery.moved import MANIFEST, MovedFile, read_moved, with_surroundings
+from bridge.discovery.locations import Places, Project, fill, fill_with_origin, machine_of
+from bridge.discovery.moved import MANIFEST, MovedFile, read_moved
 from bridge.discovery.parser import MAX_SERVERS, Parsed, parse_document
 from bridge.discovery.plugins import extension_servers, plugin_servers
 from bridge.discovery.precedence import Rules, is_bridge, merge
-from bridge.discovery.report import ConfigWarning as ConfigWarning
-from bridge.discovery.report import ProposedServer as ProposedServer
-from bridge.discovery.report import SkippedServer as SkippedServer
-from bridge.discovery.report import shown
+from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, shown
 from bridge.discovery.user_lists import (
-    AMP,
     ANY_NAME,
-    CLAUDE,
-    GEMINI,
-    QWEN,
     Restrictions,
     decision_files,
     is_in_project,
@@ -57,7 +44,8 @@ from bridge.discovery.user_lists import (
 )
 from bridge.discovery.variables import Variables, no_file
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
-from bridge.model import ServerSpec
+from bridge.model import ServerSpec, Source
+from bridge.settings import parsers
 
 Stamp = tuple[str | Fingerprint, ...]
 
@@ -181,11 +169,6 @@ def survey(context: DiscoveryContext) -> ConfigurationSurvey:
     return _Search(context).survey()
 
 
-def project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
-    project = find_project(context.cwd)
-    return project, path_variables(context, project)
-
-
 def fill_all(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
     """Yield all paths of a template, and of the directories that match its `*`."""
     outer, star, inner = template.partition(f"{ANY_NAME}/")
@@ -202,7 +185,7 @@ class _Search:
 
     def __init__(self, context: DiscoveryContext) -> None:
         self.context = context
-        self.project, self.places = project_and_places(context)
+        self.machine = machine_of(context)
         self.moved = read_moved(context.moved)
         self.warnings: list[ConfigWarning] = []
         self._candidates = list(self._list_candidates())
@@ -213,8 +196,8 @@ class _Search:
 
     def _list_candidates(self) -> Iterator[_Candidate]:
         seen: set[tuple[Path, bool]] = set()
-        for location in locations_read(self.context.sources, self.context.platform):
-            for path, place in fill_all(location.template, self.places):
+        for location in locations_read(self.context):
+            for path, place in fill_all(location.template, self.machine.places):
                 found: tuple[Path, ...] = (path,)
                 if path.name.startswith(ANY_NAME):
                     found, wrong = list_matching(path.parent, path.suffix)
@@ -234,20 +217,19 @@ class _Search:
     def survey(self) -> ConfigurationSurvey:
         cwd = self.context.cwd
         above = (cwd, *cwd.parents)
-        if self.project.root in above:
-            above = above[: above.index(self.project.root) + 1]
-        listed = [
-            path.parent
-            for location in locations_read(self.context.sources, self.context.platform)
-            if ANY_NAME in location.template
-            for path in fill(location.template.partition(ANY_NAME)[0] + ANY_NAME, self.places)
-        ]
+        if self.machine.project.root in above:
+            above = above[: above.index(self.machine.project.root) + 1]
+        templates = (row.template for row in locations_read(self.context))
+        patterns = (
+            each.partition(ANY_NAME)[0] + ANY_NAME for each in templates if ANY_NAME in each
+        )
+        listed = [path.parent for each in patterns for path in fill(each, self.machine.places)]
         files = dict.fromkeys(candidate.path for candidate in self._candidates)
-        files.update(dict.fromkeys((*decision_files(self.places), *self.moved.read)))
+        files.update(dict.fromkeys((*decision_files(self.machine.places), *self.moved.read)))
         files.update(dict.fromkeys(filter(None, map(_replacement, self._candidates))))
         around = (cwd, *(place / ".git" for place in above))
         return ConfigurationSurvey(
-            project=self.project,
+            project=self.machine.project,
             files=tuple(files),
             listed=tuple(listed),
             around=tuple(each for each in around if each not in listed),
@@ -259,21 +241,17 @@ class _Search:
         for at, each in enumerate(self._candidates):
             row, path = each.location, each.path
             unread = self.reader.is_absent(path) and path not in self.moved.files
-            if row.id and not (unread or row.in_project) and is_in_project(path, self.places):
+            if row.id and not (unread or row.in_project) and is_in_project(path, self.machine):
                 # A user's file within the project belongs to the project.
-                row = replace(row, in_project=True, scope="project")
+                row = replace(row, scope="project")
                 self._candidates[at] = replace(each, location=row)
-        rows = [(each.location, each.path) for each in self._candidates]
-        managed = [path for row, path in rows if (row.id, row.scope) == (CLAUDE, "managed")]
-        own = [each for each in rows if each[0].holds == "servers" and not each[0].in_project]
-        limiting = {id: [path for row, path in own if row.id == id] for id in (GEMINI, QWEN, AMP)}
-        context, common = self.context, (self.reader, self.places, self.project)
-        read = locations_read(context.sources, context.platform)
+        context, reader, machine = self.context, self.reader, self.machine
+        files = [(each.location, each.path) for each in self._candidates]
         return Rules(
             context=context,
-            approvals=read_claude_approvals(*common),
-            trusting_clients=dict(trusting_clients(*common, read)),
-            restrictions=read_restrictions(*common, context.platform, managed, limiting),
+            approvals=read_claude_approvals(reader, machine),
+            trusting_clients=trusting_clients(reader, machine, locations_read(context)),
+            restrictions=read_restrictions(reader, machine, files),
         )
 
     def files(self) -> Iterator[tuple[Location, Parsed]]:
@@ -301,9 +279,9 @@ class _Search:
         if format == "by suffix":
             format = "toml" if path.suffix.lower() == ".toml" else "json"
         document = reader.document(path, format, in_project=location.in_project)
+        around = None
         if kept is not None:
-            entries = reader.document(kept.store, format)
-            document = entries and with_surroundings(entries, document, location.dialect)
+            around, document = document, reader.document(kept.store, format)
         if document is None:
             # Only the file that the user named has no source.
             if not location.id and kept is None and reader.is_absent(path):
@@ -315,9 +293,7 @@ class _Search:
                 return Parsed()
             found = [
                 parse_document(servers, self._entry_context(candidate, file))
-                for file, servers in plugin_servers(
-                    document, path.parent, reader, self.places, self.project
-                )
+                for file, servers in plugin_servers(document, path.parent, reader, self.machine)
             ]
             return Parsed(
                 entries=tuple(entry for each in found for entry in each.entries),
@@ -327,7 +303,7 @@ class _Search:
             separator, cwd = self._separator, self.context.cwd
             document = extension_servers(document, path, reader, cwd=cwd, separator=separator)
         setting = self._entry_context(candidate, path, kept)
-        return parse_document(document, setting, self.project.keys, most)
+        return parse_document(document, setting, self.machine.project.keys, most, around)
 
     def _entry_context(
         self, candidate: _Candidate, path: Path, kept: MovedFile | None = None
@@ -341,7 +317,7 @@ class _Search:
             definition = self.rules.definition(name, str(path), written)
             return not self.rules.refusal(definition, location)
 
-        here = candidate.place if location.in_project else self.project.root or context.cwd
+        here = candidate.place if location.in_project else self.machine.project.root or context.cwd
         variables = Variables(
             environ=context.environ,
             home=str(context.home),
@@ -351,10 +327,13 @@ class _Search:
             read=self.reader.reference if trusted else no_file,
         )
         return EntryContext(
-            client=location.client,
-            scope=location.scope,
-            path=str(path if kept is None else kept.store),
-            moved_from="" if kept is None else str(path),
+            source=Source(
+                client=location.client,
+                scope=location.scope,
+                path=str(path if kept is None else kept.store),
+                key="",
+                moved_from="" if kept is None else str(path),
+            ),
             dialect=location.dialect,
             variables=variables,
             may_open_files=may_open_files if asks else None,
@@ -365,22 +344,109 @@ class _Search:
         return "\\" if self.context.platform == "win32" else "/"
 
 
-def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Location, ...]:
-    named = {name.removeprefix("-") for name in sources}
-    without = any(name.startswith("-") for name in sources)
-    return tuple(
-        row
-        for row in LOCATIONS
-        if platform in row.platforms
-        and (not row.id or not sources or (row.id in named) is not without)
-    )
+def locations_read(context: DiscoveryContext) -> tuple[Location, ...]:
+    named = {name.removeprefix("-") for name in context.sources}
+    without = any(name.startswith("-") for name in context.sources)
+    rows = (row for row in LOCATIONS if context.platform in row.platforms)
+    return tuple(row for row in rows if not (row.id and named) or (row.id in named) is not without)
 
 
 def _unknown_sources(sources: Iterable[str], place: str) -> Iterator[ConfigWarning]:
     for name in sources:
         bare = name.removeprefix("-")
         if bare not in SOURCE_IDS:
-            near = difflib.get_close_matches(bare, SOURCE_IDS, n=1)
-            guess = f"did you mean {near[0]}? " if near else ""
+            near = parsers.nearest(bare, SOURCE_IDS)
+            guess = f"did you mean {near}? " if near else ""
             reason = f'"{shown(bare)}" is no source; {guess}known are {", ".join(SOURCE_IDS)}'
             yield ConfigWarning(path=place, key="", reason=reason, own=True)
+
+
+class _Seen(NamedTuple):
+    """A stamp, and the state of the few paths that change with any path of its survey."""
+
+    stamp: Stamp
+    state: Stamp
+    nearest: tuple[Path, ...]
+    around: tuple[Path, ...]
+
+
+class Watch:
+    """Computes the stamp of `ConfigurationSurvey` in microseconds, mostly without a survey.
+
+    The stamp stays valid while no path of the survey, and no directory of a missing path, changes.
+    Only the identity of directories that delimit the project counts. After a change within the
+    last second the stamp is always computed again, since equal times may hide another change.
+    """
+
+    def __init__(self, context: DiscoveryContext) -> None:
+        self._context = context
+        # A single value, so that its parts match even if two threads survey at once.
+        self._seen: _Seen | None = None
+        self._references: tuple[Path, ...] = ()
+        self.surveys = 0
+
+    def add_references(self, references: tuple[Path, ...]) -> None:
+        if references != self._references:
+            self._references = references
+            self._seen = None
+
+    def stamp(self) -> Stamp:
+        seen = self._seen
+        if seen and seen.state and _state(seen.nearest, seen.around) == seen.state:
+            return seen.stamp
+        self.surveys += 1
+        found = survey(self._context)
+        paths = (*found.listed, *found.files, *self._references)
+        nearest = tuple(dict.fromkeys(map(_nearest, paths)))
+        # Before the stamp, so that the next comparison detects a change in between.
+        state = _state(nearest, found.around)
+        stamp = (*found.stamp(), *map(fingerprint, self._references))
+        self._seen = _Seen(stamp, state, nearest, found.around)
+        return stamp
+
+
+def watched_paths(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> tuple[Path, ...]:
+    """Return the directories to watch for changes, without their subdirectories.
+
+    Clients save a file by replacing it, which a watch on the file would miss. A missing directory
+    is replaced by its nearest existing parent. Link targets are included.
+    """
+    found: dict[Path, None] = {}
+    for path in (*survey(context).paths, *references):
+        for place in dict.fromkeys((path, Path(os.path.realpath(path)))):
+            directory = place
+            while not _is_directory(directory) and directory != directory.parent:
+                directory = directory.parent
+            found[directory] = None
+            if directory == place:
+                # A replaced directory changes its parent.
+                found[place.parent] = None
+    return tuple(found)
+
+
+def _state(paths: Iterable[Path], around: Iterable[Path]) -> Stamp:
+    """Return the state of paths; empty if it could hide another change."""
+    state = [*map(fingerprint, paths)]
+    # Some file systems store times in steps of a second.
+    recent = time.time_ns() - 1_000_000_000
+    if any(each[1] > recent for each in state):
+        return ()
+    return (*state, *map(_identity, around))
+
+
+def _nearest(path: Path) -> Path:
+    name = str(path)
+    # Strings, since Path's methods take ten times as long for hundreds of paths.
+    while not os.path.lexists(name) and name != os.path.dirname(name):  # noqa: PTH120
+        name = os.path.dirname(name)  # noqa: PTH120
+    return Path(name)
+
+
+def _is_directory(path: str | Path) -> bool:
+    # Unlike `Path.is_dir`, this never raises.
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def _identity(path: Path) -> Fingerprint:
+    found = fingerprint(path)
+    return (found[0], 0, 0, *found[3:5], 0) if _is_directory(path) else found

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from bridge.discovery.consents import Consents
 from bridge.discovery.dialect import Platform
 from bridge.discovery.files import read_regular
 from bridge.model import Directory
+from bridge.settings.values import ProjectServers
 
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 
 Places = Mapping[str, tuple[Path, ...]]
-
-ProjectServers = Literal["all", "approved", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +67,32 @@ class Project:
     root: Path | None
     main: Path | None
     keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A context with its project and the values of `{places}`."""
+
+    context: DiscoveryContext
+    project: Project
+    places: Places
+
+    @property
+    def root(self) -> Path:
+        return self.project.root or self.project.cwd
+
+    def program(self, name: str) -> str:
+        """Return the path of a command; empty if there is none.
+
+        Ignores commands in the working directory, which another user may have written.
+        """
+        path = shutil.which(name, path=self.context.environ.get("PATH", "")) if name else None
+        return path if path and Path(path).is_absolute() else ""
+
+
+def machine_of(context: DiscoveryContext) -> Machine:
+    project = find_project(context.cwd)
+    return Machine(context=context, project=project, places=path_variables(context, project))
 
 
 def find_project(cwd: Path) -> Project:

@@ -12,10 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import MalformedError
 from bridge.discovery.files import read_own
-from bridge.discovery.parser import lookup
 from bridge.discovery.report import ConfigWarning
 
 MANIFEST = "moved.json"
@@ -99,25 +97,3 @@ def _file(value: Mapping[str, Any], directory: Path) -> MovedFile:
     entries = (MovedEntry(**{**each, "table": tuple(each["table"])}) for each in value["entries"])
     original = Path(value["original"])
     return MovedFile(original, directory / store, str(value["client"]), tuple(entries))
-
-
-def with_surroundings(
-    document: Mapping[str, object], original: Mapping[str, object] | None, dialect: Dialect
-) -> Mapping[str, object]:
-    """Return moved entries with the inputs and on/off lists of the client's file."""
-    places = list(dialect.gates or ())
-    if dialect.inputs:
-        for key in dialect.server_keys:
-            parent = key.rpartition(".")[0]
-            places.append(f"{parent}.inputs" if parent else "inputs")
-    found = document
-    for place in places:
-        if (value := lookup(original, place)) is not None:
-            found = _with_value(found, place.split("."), value)
-    return found
-
-
-def _with_value(document: object, keys: list[str], value: object) -> Mapping[str, object]:
-    held = document if isinstance(document, Mapping) else {}
-    inner = value if len(keys) == 1 else _with_value(held.get(keys[0]), keys[1:], value)
-    return {**held, keys[0]: inner}

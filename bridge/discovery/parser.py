@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from bridge.discovery.client_dialects import SPELLINGS
-from bridge.discovery.dialect import Dialect
+from bridge.discovery.dialect import SPELLINGS, Dialect
 from bridge.discovery.documents import kind
 from bridge.discovery.entries import looks_like_server, read_entry, unread_entry
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, printable
 from bridge.discovery.variables import InsertBudget
+from bridge.guest.schema.schemas import as_list, as_mapping
 from bridge.model import ServerSpec
 
 MAX_SERVERS = 500  # Per user file, and for all project files: a repository may define any number.
@@ -34,17 +34,21 @@ class Parsed:
 
 
 def parse_document(
-    document: object, file: EntryContext, projects: tuple[str, ...] = (), most: int = MAX_SERVERS
+    document: object,
+    file: EntryContext,
+    projects: tuple[str, ...] = (),
+    most: int = MAX_SERVERS,
+    around: object = None,
 ) -> Parsed:
     """Return at most `most` entries, and the warnings, of a decoded file.
 
     `projects` are this project's directories, strongest first, for a dialect with servers per
-    project.
+    project. `around` has the inputs and the on/off lists, if it is not the document itself.
     """
     warnings: list[ConfigWarning] = []
 
     def warn(key: str, reason: str) -> None:
-        warnings.append(ConfigWarning(path=file.path, key=key, reason=reason))
+        warnings.append(ConfigWarning(path=file.source.path, key=key, reason=reason))
 
     if not isinstance(document, Mapping):
         warn("", f"the file must hold an object, not {kind(document)}")
@@ -57,7 +61,7 @@ def parse_document(
         bare = "; nor a command or url" if file.dialect.bare_server else ""
         warn("", f"it has none of the keys that hold servers ({known}){bare}")
     for prefix, table in tables:
-        context = _with_inputs(file, document, prefix)
+        context = _with_inputs(file, around or document, prefix)
         if not isinstance(table, Mapping) and not (file.dialect.listed and isinstance(table, list)):
             wanted = "a list" if file.dialect.listed else "an object"
             warn(prefix, f"must be {wanted} of servers, not {kind(table)}")
@@ -66,7 +70,7 @@ def parse_document(
             if len(entries) >= most:
                 warn(prefix, f"only the first {MAX_SERVERS} servers are read")
                 break
-            off = _off_reason(name, document, file.dialect)
+            off = _off_reason(name, around or document, file.dialect)
             entry, said = read_entry(name, value, key=key, context=context, off=off)
             entries.append(entry)
             warnings.extend(said)
@@ -78,7 +82,7 @@ def parse_document(
 
 
 def _find_misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[SkippedServer]:
-    dialect, client = file.dialect, file.client
+    dialect, client = file.dialect, file.source.client
     for place in () if dialect.per_project else SPELLINGS["server_keys"]:
         table = document.get(place) or lookup(document, place)
         if place in dialect.server_keys or not isinstance(table, Mapping):
@@ -94,14 +98,12 @@ def _find_misplaced(document: Mapping[str, object], file: EntryContext) -> Itera
                 yield replace(unread_entry(name, value, key, file), reason=reason)
 
 
-def _with_inputs(
-    context: EntryContext, document: Mapping[str, object], prefix: str
-) -> EntryContext:
+def _with_inputs(context: EntryContext, document: object, prefix: str) -> EntryContext:
     parent = prefix.rpartition(".")[0]
     described = lookup(document, f"{parent}.inputs" if parent else "inputs")
     inputs: dict[str, str | None] = {}
-    for item in described if context.dialect.inputs and isinstance(described, list) else ():
-        if isinstance(item, Mapping) and isinstance(item.get("id"), str):
+    for item in map(as_mapping, as_list(described) if context.dialect.inputs else ()):
+        if isinstance(item.get("id"), str):
             default = item.get("default")
             inputs[item["id"]] = default if isinstance(default, str) else None
     variables = replace(context.variables, inputs=inputs, budget=InsertBudget())
@@ -113,14 +115,14 @@ def _named_entries(
 ) -> Iterator[tuple[str, str, object]]:
     if isinstance(table, list):
         for at, value in enumerate(table):
-            name = value.get("name") if isinstance(value, Mapping) else None
+            name = as_mapping(value).get("name")
             yield name if isinstance(name, str) else "", f"{prefix}[{at}]", value
         return
     for name, value in table.items():
         yield name, f"{prefix}.{dotted_key(name)}" if prefix else "", value
 
 
-def _off_reason(name: str, document: Mapping[str, object], dialect: Dialect) -> str:
+def _off_reason(name: str, document: object, dialect: Dialect) -> str:
     if dialect.gates is None:
         return ""
     allowed, excluded = (lookup(document, place) for place in dialect.gates)
@@ -134,7 +136,7 @@ def _off_reason(name: str, document: Mapping[str, object], dialect: Dialect) -> 
 def lookup(document: object, place: str) -> object:
     """Return the value at a dotted key; None if absent."""
     for part in place.split("."):
-        document = document.get(part) if isinstance(document, Mapping) else None
+        document = as_mapping(document).get(part)
     return document
 
 
@@ -142,9 +144,7 @@ def project_entries(
     document: object, projects: tuple[str, ...]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield key and object of these directories in Claude Code's state file."""
-    table = document.get(PROJECTS_KEY) if isinstance(document, Mapping) else None
-    if not isinstance(table, Mapping):
-        return
+    table = as_mapping(lookup(document, PROJECTS_KEY))
     # Claude Code writes forward slashes on every platform.
     named = {_forward_slashes(key): key for key in table}
     for directory in projects:
@@ -182,7 +182,7 @@ def _server_tables(
             table = {key: value for key, value in table.items() if key != taken[place]}
         yield place, table
     if not taken and dialect.bare_server and ("command" in document or "url" in document):
-        yield "", {PurePath(file.path).stem: document}
+        yield "", {PurePath(file.source.path).stem: document}
 
 
 def _forward_slashes(directory: str) -> str:

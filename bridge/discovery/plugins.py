@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
 from bridge.discovery.files import FileReader
-from bridge.discovery.locations import Places, Project, fill
+from bridge.discovery.locations import Machine, Project, fill
 from bridge.discovery.user_lists import (
     ENABLEMENT_FILE,
     MANAGED_SETTINGS,
     PROJECT_SETTINGS,
     USER_SETTINGS,
 )
+from bridge.guest.schema.schemas import as_list, as_mapping
 
 MANIFEST = ".claude-plugin/plugin.json"
 SERVERS_FILE = ".mcp.json"
@@ -24,15 +25,11 @@ ENABLED_KEY = "enabledPlugins"
 
 
 def plugin_servers(
-    index: Mapping[str, object],
-    directory: Path,
-    reader: FileReader,
-    places: Places,
-    project: Project,
+    index: Mapping[str, object], directory: Path, reader: FileReader, machine: Machine
 ) -> Iterator[tuple[Path, Mapping[str, object]]]:
     """Yield each file of the project's plugins, with its servers in a client's format."""
-    installed = _find_installed(index, project)
-    states = _states(reader, places) if installed else {}
+    installed = _find_installed(index, machine.project)
+    states = _states(reader, machine) if installed else {}
     for id, (scope, root) in installed.items():
         said = states.get(id, [])
         decided = (state for kind, state in said if kind == "managed" or not state)
@@ -70,11 +67,10 @@ def extension_servers(
 
 
 def _find_installed(index: Mapping[str, object], project: Project) -> dict[str, tuple[str, Path]]:
-    plugins = index.get("plugins")
     found: dict[str, tuple[str, Path]] = {}
-    for id, records in plugins.items() if isinstance(plugins, Mapping) else ():
-        for record in records if isinstance(records, list) else [records]:
-            root = record.get("installPath") if isinstance(record, Mapping) else None
+    for id, records in as_mapping(index.get("plugins")).items():
+        for record in map(as_mapping, as_list(records) or [records]):
+            root = record.get("installPath")
             if not isinstance(root, str) or not PurePath(root).is_absolute():
                 continue
             scope = str(record.get("scope", "user"))
@@ -83,14 +79,14 @@ def _find_installed(index: Mapping[str, object], project: Project) -> dict[str, 
     return found
 
 
-def _states(reader: FileReader, places: Places) -> dict[str, list[tuple[str, bool]]]:
+def _states(reader: FileReader, machine: Machine) -> dict[str, list[tuple[str, bool]]]:
     templates = [("managed", each) for each in MANAGED_SETTINGS]
     templates += [("project", each) for each in PROJECT_SETTINGS] + [("user", USER_SETTINGS)]
-    files = [(kind, path) for kind, each in templates for path in fill(each, places)]
+    files = [(kind, path) for kind, each in templates for path in fill(each, machine.places)]
     found: dict[str, list[tuple[str, bool]]] = {}
     for kind, path in files:
-        lists = (reader.document(path, in_project=kind == "project") or {}).get(ENABLED_KEY)
-        for id, state in lists.items() if isinstance(lists, Mapping) else ():
+        document = as_mapping(reader.document(path, in_project=kind == "project"))
+        for id, state in as_mapping(document.get(ENABLED_KEY)).items():
             if isinstance(state, bool):
                 found.setdefault(id, []).append((kind, state))
     return found
@@ -116,8 +112,7 @@ def _read(path: Path, reader: FileReader) -> Mapping[str, object]:
 
 def _read_table(path: Path, reader: FileReader) -> Mapping[str, object]:
     document = _read(path, reader)
-    table = document.get("mcpServers", document)
-    return table if isinstance(table, Mapping) else {}
+    return as_mapping(document.get("mcpServers", document))
 
 
 def _with_env(value: object, values: Mapping[str, str]) -> object:
@@ -142,10 +137,9 @@ def _fill_in(value: object, values: Mapping[str, str], depth: int = 0) -> object
 
 
 def _is_enabled(state: object, cwd: Path) -> bool:
-    rules = state.get("overrides") if isinstance(state, Mapping) else None
     here = f"/{str(cwd).replace(chr(92), '/').strip('/')}/"
     enabled = True
-    for rule in rules if isinstance(rules, list) else ():
+    for rule in as_list(as_mapping(state).get("overrides")):
         if not isinstance(rule, str):
             continue
         place = rule.removeprefix("!")

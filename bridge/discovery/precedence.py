@@ -10,7 +10,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from bridge.discovery.consents import APPEARED, Consent, digest_of, look_record
@@ -20,12 +20,10 @@ from bridge.discovery.parser import Parsed
 from bridge.discovery.report import Definition, ProposedServer, SkippedServer, printable, where
 from bridge.discovery.self_reference import OWN_NAME, OWN_PROGRAMS, starts_bridge
 from bridge.discovery.user_lists import Approvals, Restrictions, fold_name
-from bridge.model import ServerSpec, Source
+from bridge.model import ServerSpec
 
-_FIELDS = (
-    *("transport", "command", "args", "env", "cwd", "url", "headers"),
-    *("description", "start_timeout", "call_timeout", "tools", "oauth"),
-)
+_IDENTITY = ("transport", "command", "args", "env", "cwd", "url", "headers")  # Of a server.
+_FIELDS = (*_IDENTITY, "description", "start_timeout", "call_timeout", "tools", "oauth")
 
 NOT_APPROVED = "a project's server that you have not approved"
 CHANGED = "its definition has changed since it was approved"
@@ -42,7 +40,7 @@ Verdict = ServerSpec | SkippedServer | ProposedServer
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules for using servers. `trusting_clients` are clients that trust the project."""
+    """Approvals and limits of servers. `trusting_clients`, by location id, trust the project."""
 
     context: DiscoveryContext
     approvals: Approvals
@@ -86,20 +84,6 @@ class Rules:
         return f"changed since its approval in {client} was first seen"
 
 
-@dataclass
-class _Holder:
-    source: Source
-    spec: ServerSpec | None
-    reason: str = ""
-    also: list[Source] = field(default_factory=list)
-    differences: dict[str, None] = field(default_factory=dict)
-
-    def result(self) -> ServerSpec | None:
-        if self.spec is None or not (self.also or self.differences):
-            return self.spec
-        return replace(self.spec, also=tuple(self.also), differences=tuple(self.differences))
-
-
 def merge(
     files: Sequence[tuple[Location, Parsed]], rules: Rules
 ) -> tuple[list[ServerSpec], list[SkippedServer], list[ProposedServer], list[Consent]]:
@@ -107,8 +91,8 @@ def merge(
 
     Also returns the clients' approvals that no bridge has seen before; the caller stores them.
     """
-    holders: dict[str, _Holder] = {}
-    spelled: dict[str, _Holder] = {}
+    holders: dict[str, ServerSpec | SkippedServer] = {}
+    spelled: dict[str, ServerSpec | SkippedServer] = {}
     skipped: list[SkippedServer] = []
     proposed: list[ProposedServer] = []
     first_seen = [
@@ -124,47 +108,48 @@ def merge(
                 skipped.append(verdict)
                 if not location.in_project and not verdict.foreign:
                     # An unused user's server still reserves its name against the project.
-                    unused = _Holder(source=verdict.source, spec=None, reason=verdict.reason)
-                    spelled.setdefault(_spell(verdict.name), unused)
+                    spelled.setdefault(_spell(verdict.name), verdict)
                 continue
             holder = holders.get(verdict.name)
             if holder is None and location.in_project:
                 holder = spelled.get(_spell(verdict.name))
             if holder is not None:
-                found = verdict.spec if isinstance(verdict, ProposedServer) else verdict
-                if not _add_weaker(found, holder):
-                    skipped.append(_skip_shadowed(found, holder))
+                weaker = verdict.spec if isinstance(verdict, ProposedServer) else verdict
+                is_same = False
+                match weaker, holder:
+                    case ServerSpec(), ServerSpec() if weaker.name == holder.name:
+                        holders[holder.name], is_same = _with_weaker(holder, weaker)
+                if not is_same:
+                    reason = f"{SHADOWED}{where(holder.source.path, holder.source.key)}"
+                    if isinstance(holder, SkippedServer):
+                        reason += f"{UNUSED}{holder.reason}"
+                    skipped.append(
+                        SkippedServer(name=weaker.name, source=weaker.source, reason=reason)
+                    )
                 continue
             first_seen.extend(_first_seen(verdict, location, rules))
             if isinstance(verdict, ProposedServer):
                 proposed.append(verdict)
                 continue
-            spec = verdict if isinstance(verdict, ServerSpec) else None
-            reason = verdict.reason if isinstance(verdict, SkippedServer) else ""
-            holder = _Holder(source=verdict.source, spec=spec, reason=reason)
-            holders[verdict.name] = holder
+            holders[verdict.name] = verdict
             if not location.in_project:
-                spelled.setdefault(_spell(verdict.name), holder)
+                spelled.setdefault(_spell(verdict.name), verdict)
             if isinstance(verdict, SkippedServer):
                 skipped.append(verdict)
-    servers = [spec for holder in holders.values() if (spec := holder.result())]
+    servers = [each for each in holders.values() if isinstance(each, ServerSpec)]
     return servers, skipped, proposed, list(dict.fromkeys(first_seen))
 
 
-def _add_weaker(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
-    """Record a weaker definition's differences; return whether it is the same server."""
-    held = holder.spec
-    if held is None or not isinstance(entry, ServerSpec) or entry.name != held.name:
-        return False
-    differences = [name for name in _FIELDS if getattr(held, name) != getattr(entry, name)]
-    if differences:
-        place = where(entry.source.path, entry.source.key)
-        holder.differences[f"{entry.source.client}, {place}: {', '.join(differences)}"] = None
-    # These fields identify a server.
-    if {"transport", "command", "args", "env", "cwd", "url", "headers"} & set(differences):
-        return False
-    holder.also.append(entry.source)
-    return True
+def _with_weaker(held: ServerSpec, weaker: ServerSpec) -> tuple[ServerSpec, bool]:
+    """Return a server with a weaker definition's differences, and whether both are one server."""
+    names = [name for name in _FIELDS if getattr(held, name) != getattr(weaker, name)]
+    if names:
+        place = where(weaker.source.path, weaker.source.key)
+        text = f"{weaker.source.client}, {place}: {', '.join(names)}"
+        held = replace(held, differences=tuple(dict.fromkeys((*held.differences, text))))
+    if set(_IDENTITY) & set(names):
+        return held, False
+    return replace(held, also=(*held.also, weaker.source)), True
 
 
 def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules) -> Verdict:
@@ -211,12 +196,6 @@ def is_bridge(spec: ServerSpec) -> bool:
     if spec.transport == "stdio":
         return starts_bridge(spec.command, spec.args)
     return spec.name == OWN_NAME
-
-
-def _skip_shadowed(entry: ServerSpec | SkippedServer, holder: _Holder) -> SkippedServer:
-    unused = "" if holder.spec else f"{UNUSED}{holder.reason}"
-    reason = f"{SHADOWED}{where(holder.source.path, holder.source.key)}{unused}"
-    return SkippedServer(name=entry.name, source=entry.source, reason=reason)
 
 
 def _spell(name: str) -> str:

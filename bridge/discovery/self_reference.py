@@ -18,7 +18,6 @@ same configuration and start this one.
 OWN_NAME = "code-bridge"
 """The name that `install` gives the bridge. A remote entry of this name is the bridge."""
 
-_SCRIPT_SUFFIXES = (".exe", ".cmd", ".bat", ".ps1", ".pyz", ".pex", ".py")
 _PYTHON = re.compile(r"(python|pypy|pythonw)(\d+(\.\d+)*)?t?|py")
 _LAUNCHERS = frozenset(
     ("env", "uvx", "uv", "pipx", "poetry", "pdm", "hatch", "timeout", "nice", "ionice", "stdbuf")
@@ -50,10 +49,7 @@ def _starts(argv: Sequence[str], depth: int) -> bool:
 
 def _program(path: str) -> str:
     name = re.split(r"[/\\]", path)[-1].lower()
-    for suffix in _SCRIPT_SUFFIXES:
-        if name.endswith(suffix):
-            return name.removesuffix(suffix)
-    return name
+    return re.sub(r"\.(exe|cmd|bat|ps1|pyz|pex|py)$", "", name)
 
 
 def _launcher_starts(args: Sequence[str], depth: int, *, is_python: bool) -> bool:

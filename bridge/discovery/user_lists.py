@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
@@ -17,12 +17,13 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from bridge.discovery.clients import CLIENTS, MANAGED
-from bridge.discovery.dialect import Format, Location, Platform
+from bridge.discovery.dialect import Format, Location
 from bridge.discovery.documents import kind
 from bridge.discovery.files import FileReader, list_matching
-from bridge.discovery.locations import Places, Project, fill
+from bridge.discovery.locations import Machine, Places, fill
 from bridge.discovery.parser import PROJECTS_KEY, project_entries
 from bridge.discovery.report import ConfigWarning, printable
+from bridge.guest.schema.schemas import as_list, as_mapping
 from bridge.model import ServerSpec
 
 ANY_NAME = "*"
@@ -67,11 +68,8 @@ class Approvals:
             if isinstance(value, list) and all(isinstance(item, str) for item in value):
                 names[key] = set(map(fold_name, value))
                 continue
-            reason = f"must be a list of server names, not {kind(value)}"
-            if isinstance(value, list):
-                reason = "must be a list of server names; it has members that are not strings"
             place = f"{prefix}.{key}" if prefix else key
-            yield ConfigWarning(path=path, key=place, reason=reason)
+            yield ConfigWarning(path=path, key=place, reason="must be a list of server names")
         for name in names[DISABLED_KEY]:
             self.rejected.setdefault(name, path)
         if may_approve:
@@ -84,11 +82,8 @@ def fold_name(name: str) -> str:
 
 
 def codex_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    projects = document.get("projects")
-    if not isinstance(projects, Mapping):
-        return False
-    entries = [projects.get(directory) for directory in directories]
-    levels = [entry.get("trust_level") for entry in entries if isinstance(entry, Mapping)]
+    projects = as_mapping(document.get("projects"))
+    levels = [as_mapping(projects.get(directory)).get("trust_level") for directory in directories]
     return "trusted" in levels and "untrusted" not in levels
 
 
@@ -234,9 +229,7 @@ class Restrictions:
 
 def _amp_matches(rule: Mapping[str, object], spec: ServerSpec) -> bool:
     """Return whether a rule matches a server. An unsupported pattern matches if it rejects."""
-    wanted = rule.get("matches")
-    if not isinstance(wanted, Mapping):
-        return False
+    wanted = as_mapping(rule.get("matches"))
     words = (spec.command, *spec.args) if spec.transport == "stdio" else ()
     texts = {"command": (spec.command, " ".join(words)), "args": (" ".join(spec.args),)}
     texts = texts if words else {"url": (spec.url,)}
@@ -252,13 +245,12 @@ def _amp_matches(rule: Mapping[str, object], spec: ServerSpec) -> bool:
 
 
 def _names(listed: object) -> tuple[str, ...]:
-    items = listed if isinstance(listed, list) else ()
-    return tuple(each for each in items if isinstance(each, str))
+    return tuple(each for each in as_list(listed) if isinstance(each, str))
 
 
 def _parse_listed(item: object, *, path: str, managed: bool) -> ListedServer | None:
     keys = ("serverName", "serverCommand", "serverUrl")
-    given = [(key, item[key]) for key in keys if key in item] if isinstance(item, Mapping) else []
+    given = [(key, as_mapping(item)[key]) for key in keys if key in as_mapping(item)]
     listed = partial(ListedServer, path=path, managed=managed)
     match given:
         case [("serverName", str() as name)] if name:
@@ -343,7 +335,7 @@ def decision_files(places: Places) -> Iterator[Path]:
                 yield path
 
 
-def is_in_project(path: Path, places: Places) -> bool:
+def is_in_project(path: Path, machine: Machine) -> bool:
     """Return whether a user's file is in the project, because a variable points there.
 
     False if the project contains the home directory.
@@ -353,14 +345,15 @@ def is_in_project(path: Path, places: Places) -> bool:
         real = Path(os.path.realpath(path))
         return path.is_relative_to(place) or real.is_relative_to(os.path.realpath(place))
 
-    (home,), project = places["home"], places["project"]
-    return any(is_below(path, place) and not is_below(home, place) for place in project)
+    home = machine.context.home
+    folders = machine.places["project"]
+    return any(is_below(path, folder) and not is_below(home, folder) for folder in folders)
 
 
-def read_claude_approvals(reader: FileReader, places: Places, project: Project) -> Approvals:
+def read_claude_approvals(reader: FileReader, machine: Machine) -> Approvals:
     found = Approvals()
     for template, grants in APPROVAL_FILES.items():
-        for path in fill(template, places):
+        for path in fill(template, machine.places):
             document = reader.document(path, in_project=grants != "always")
             if document is None:
                 continue
@@ -368,11 +361,11 @@ def read_claude_approvals(reader: FileReader, places: Places, project: Project) 
             if template == STATE_FILE:
                 objects = [
                     (f"{PROJECTS_KEY}.{key}", state)
-                    for key, state in project_entries(document, project.keys)
+                    for key, state in project_entries(document, machine.project.keys)
                 ]
                 trusted = any(state.get(TRUSTED_KEY) is True for _, state in objects)
-                found.trusted = trusted and not is_in_project(path, places)
-            may_approve = grants == "always" and not is_in_project(path, places)
+                found.trusted = trusted and not is_in_project(path, machine)
+            may_approve = grants == "always" and not is_in_project(path, machine)
             may_approve = may_approve or (grants == "trusted" and found.trusted)
             for prefix, lists in objects:
                 reader.warnings += found.add(
@@ -382,34 +375,28 @@ def read_claude_approvals(reader: FileReader, places: Places, project: Project) 
 
 
 def trusting_clients(
-    reader: FileReader, places: Places, project: Project, locations: Iterable[Location]
-) -> Iterator[tuple[str, str]]:
+    reader: FileReader, machine: Machine, locations: Iterable[Location]
+) -> dict[str, str]:
+    """Return the sources, and names, of the clients in which the user trusts the project."""
     read = {row.id for row in locations}
-    for id, template, format, trusts in TRUST_FILES:
-        for path in fill(template, places) if id in read else ():
-            if is_in_project(path, places):
-                continue
-            document = reader.document(path, format)
-            if document is not None and trusts(document, project.keys):
-                yield id, CLIENTS[id][0]
+    return {
+        id: CLIENTS[id][0]
+        for id, template, format, trusts in TRUST_FILES
+        for path in (fill(template, machine.places) if id in read else ())
+        if not is_in_project(path, machine)
+        if trusts(reader.document(path, format) or {}, machine.project.keys)
+    }
 
 
 def read_restrictions(
-    reader: FileReader,
-    places: Places,
-    project: Project,
-    platform: Platform,
-    managed: Iterable[Path],
-    limiting: Mapping[str, Iterable[Path]],
+    reader: FileReader, machine: Machine, files: Sequence[tuple[Location, Path]]
 ) -> Restrictions:
     """Return the servers that Claude Code, Gemini CLI, Qwen Code and Amp forbid.
 
-    Args:
-        managed: Possible paths of the managed file of servers.
-        limiting: By source, the files of Gemini CLI, Qwen Code and Amp outside of projects.
+    `files` are all files that may hold servers.
     """
-    limits = Restrictions()
-    folders = [folder for folder, only in MANAGED if platform in only]
+    limits, places = Restrictions(), machine.places
+    folders = [folder for folder, only in MANAGED if machine.context.platform in only]
     templates = [f"{folder}/{name}" for folder in folders for name in _LIMIT_NAMES]
     for template in (*templates, USER_SETTINGS):
         company = template != USER_SETTINGS
@@ -424,38 +411,35 @@ def read_restrictions(
                     reader.warnings += limits.add(document, path=str(each), managed=company)
                 elif company and not reader.is_absent(each):
                     limits.unreadable = limits.unreadable or str(each)
+    managed = [path for row, path in files if (row.id, row.scope) == (CLAUDE, "managed")]
     limits.exclusive = next((str(path) for path in managed if not reader.is_absent(path)), "")
     for path in fill(STATE_FILE, places):
-        for _, state in project_entries(reader.document(path), project.keys):
+        for _, state in project_entries(reader.document(path), machine.project.keys):
             by = f"{OFF_KEY} in {printable(str(path))}"
             limits.off.setdefault(CLAUDE, {}).update(dict.fromkeys(_names(state.get(OFF_KEY)), by))
-    _add_disabled_servers(limits, reader, limiting)
+    for row, path in files:
+        if row.id in (GEMINI, QWEN, AMP) and row.holds == "servers" and not row.in_project:
+            _add_disabled_servers(limits, reader, row.id, path)
     for path in fill(_GEMINI_SWITCHES, places):
         for name, switch in (reader.document(path, _GEMINI_FORMAT) or {}).items():
-            if isinstance(switch, Mapping) and switch.get("enabled") is False:
-                limits.off[GEMINI][_fold(name)] = printable(str(path))
+            if as_mapping(switch).get("enabled") is False:
+                limits.off.setdefault(GEMINI, {})[_fold(name)] = printable(str(path))
     return limits
 
 
 def _add_disabled_servers(
-    limits: Restrictions, reader: FileReader, limiting: Mapping[str, Iterable[Path]]
+    limits: Restrictions, reader: FileReader, source: str, path: Path
 ) -> None:
-    off, only = limits.off, limits.only
-    for path in limiting.get(AMP, ()):
-        rules = (reader.document(path, "jsonc") or {}).get(AMP_KEY)
-        items = rules if isinstance(rules, list) else ()
-        limits.amp += [(each, printable(str(path))) for each in items if isinstance(each, Mapping)]
-    for source, paths in limiting.items():
-        off[source], only[source] = {}, []
-        for path in paths:
-            lists = (reader.document(path, _GEMINI_FORMAT) or {}).get("mcp")
-            if not isinstance(lists, Mapping):
-                continue
-            by = f"mcp.excluded in {printable(str(path))}"
-            off[source] |= {_fold(name): by for name in _names(lists.get("excluded"))}
-            # Like Gemini CLI: an empty list is ignored; every other list must have the name.
-            if allowed := frozenset(_names(lists.get("allowed"))):
-                only[source].append((allowed, f"mcp.allowed in {printable(str(path))}"))
+    place = printable(str(path))
+    if source == AMP:
+        rules = as_list(as_mapping(reader.document(path, "jsonc")).get(AMP_KEY))
+        limits.amp += [(as_mapping(each), place) for each in rules]
+    lists = as_mapping(as_mapping(reader.document(path, _GEMINI_FORMAT)).get("mcp"))
+    excluded = dict.fromkeys(map(_fold, _names(lists.get("excluded"))), f"mcp.excluded in {place}")
+    limits.off.setdefault(source, {}).update(excluded)
+    # Like Gemini CLI: an empty list is ignored; every other list must have the name.
+    if allowed := frozenset(_names(lists.get("allowed"))):
+        limits.only.setdefault(source, []).append((allowed, f"mcp.allowed in {place}"))
 
 
 def _fold(name: str) -> str:

@@ -1,8 +1,7 @@
 """Expands variables in configurations, in each client's own syntax: pure.
 
-Another client's syntax is plain text, and reported. Inserted values are not expanded again. An
-unset variable becomes empty in `vscode`, `cursor`, `opencode` and `posix`. Otherwise it stays as
-written. As in Claude Code 2.1, an empty variable counts as set then.
+Another client's syntax is plain text, and reported. Inserted values are not expanded again. As in
+Claude Code 2.1, an empty variable counts as set where an unset one stays as written.
 """
 
 from __future__ import annotations
@@ -70,6 +69,9 @@ SPELLED: Mapping[Syntax, str] = {
 }
 """Each syntax's notation of an environment variable."""
 
+EMPTYING = frozenset({"vscode", "cursor", "opencode", "posix"})
+"""Syntaxes in which an unset variable becomes empty rather than staying as written."""
+
 _BARE = re.compile(r"\$(?P<env>[A-Za-z_][A-Za-z0-9_]*)")
 _NONE = re.compile(r"(?!)")
 
@@ -100,7 +102,6 @@ class Variables:
         directory: The file's directory, the base of relative file names.
         inputs: Ids of inputs and their defaults; None for no default.
         read: Returns a file's text; None if it cannot be read.
-        separator: The path separator.
     """
 
     environ: Mapping[str, str] = field(repr=False)
@@ -112,13 +113,6 @@ class Variables:
     separator: str = "/"
     budget: InsertBudget = field(default_factory=InsertBudget, repr=False, compare=False)
 
-    @property
-    def places(self) -> Mapping[str, str]:
-        """The editor's variables other than the workspace's."""
-        name = Path(self.workspace).name
-        separators = dict.fromkeys(("pathSeparator", "/"), self.separator)
-        return {"userHome": self.home, "workspaceFolderBasename": name, **separators}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Expanded:
@@ -127,32 +121,33 @@ class Expanded:
     Attributes:
         unset: Names of unset variables without a default.
         foreign: Variables in another client's syntax, and their names if known.
-        emptied: Whether unset variables became empty rather than staying as written.
     """
 
     text: str = field(repr=False)
     unset: tuple[str, ...] = ()
     foreign: tuple[tuple[str, str], ...] = ()
-    emptied: bool = False
 
 
 def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expanded:
     """Return the text with its variables expanded.
 
-    Raises:
-        MalformedError: A file is missing, only the client knows a value, or the text is too
-            long.
+    Raises `MalformedError` if a file is missing, only the client knows a value, or the text is too
+    long.
     """
     if "$" not in text and "{" not in text:
         return Expanded(text=text)
     pattern = _PATTERNS.get(syntax, _NONE)
     unset: dict[str, None] = {}
-    emptied = syntax in {"vscode", "cursor", "opencode", "posix"}
+    places = {
+        "userHome": variables.home,
+        "workspaceFolderBasename": Path(variables.workspace).name,
+        **dict.fromkeys(("pathSeparator", "/"), variables.separator),
+    }
 
     def value(match: re.Match[str]) -> str:
         groups = match.groupdict()
         if place := groups.get("place"):
-            return variables.places.get(place, variables.workspace)
+            return places.get(place, variables.workspace)
         if name := groups.get("input"):
             return _input_value(name, variables) or ""
         if name := groups.get("file"):
@@ -170,7 +165,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         if default is not None:
             return str(default)
         unset[name] = None
-        return "" if emptied else match[0]
+        return "" if syntax in EMPTYING else match[0]
 
     def insert(match: re.Match[str]) -> str:
         return variables.budget.take(value(match))
@@ -190,7 +185,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     }
     found = pattern.sub(insert, text[:end])
     found += _BARE.sub(insert, text[end:]) if syntax in {"shell", "posix", "qwen"} else text[end:]
-    return Expanded(text=found, unset=tuple(unset), foreign=tuple(foreign.items()), emptied=emptied)
+    return Expanded(text=found, unset=tuple(unset), foreign=tuple(foreign.items()))
 
 
 def missing_inputs(

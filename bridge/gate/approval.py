@@ -18,8 +18,9 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError, SettingsError
-from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, no_mask
+from bridge.event_loop import offload
 from bridge.gate.pins import tool_digest
+from bridge.gate.policy import CHANGED, CallFacts, Decision, Mask, no_mask
 from bridge.gate.question import (
     TITLES,
     Holds,
@@ -32,9 +33,9 @@ from bridge.gate.question import (
     question,
     read_answer,
     safe_name,
+    was_asked,
 )
 from bridge.model import HeldCall, Json, Plan
-from bridge.offload import offload
 from bridge.settings.policy import FlowRule, PolicySpec, Rule
 from bridge.settings.policy_edit import NewRule, add_rule, rule_for
 
@@ -60,6 +61,13 @@ class Approval:
     earlier: bool = False
     note: str = ""
     waited_ms: int = 0
+
+    @property
+    def fields(self) -> dict[str, Json]:
+        """The approval in the audit log, without empty fields."""
+        fields: dict[str, Json] = {"holds": self.holds, "earlier": self.earlier}
+        fields |= {"note": self.note} if self.note else {}
+        return fields | ({"waitedMs": self.waited_ms} if self.waited_ms else {})
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,6 @@ class Grants:
                 del self._until[owner, subject]
 
     def add(self, owner: str, subjects: Sequence[Subject]) -> None:
-        """Keep answers for a working day."""
         for subject in subjects:
             self._until[owner, subject] = self._now() + 12 * 3600
             self._until.move_to_end((owner, subject))
@@ -110,18 +117,14 @@ class Approver:
 
     Raises `ApprovalNeededError`, which says how to allow the call, if no person can be asked.
     Raises `ApprovalRefusedError` if the person refused or did not answer.
-
-    Args:
-        owner: Of answers for the session. The answers of callers without a name apply to one run.
-        policy: The policy whose file gets an "always"; None if the person may not change it.
     """
 
     ask: Ask | None = None
     _: KW_ONLY
     grants: Grants = field(default_factory=Grants)
-    owner: str = ""
+    owner: str = ""  # Of answers for the session; without a name they apply to one run.
     mask: Mask = no_mask
-    policy: PolicySpec | None = None
+    policy: PolicySpec | None = None  # Its file gets an "always"; None if it must not change.
     _turn: anyio.Lock = field(default_factory=anyio.Lock, init=False)
     _run: dict[Subject, Holds] = field(default_factory=dict, init=False)
     _refused: set[Subject] = field(default_factory=set, init=False)
@@ -138,7 +141,6 @@ class Approver:
         return Approval(holds=min(holds, key=list(TITLES).index), earlier=True)
 
     async def approve_plan(self, plan: Plan, shown: str, whole: Sequence[int]) -> Approval:
-        """Return a person's approval of a plan; see `plan_question`."""
         try:
             answer = await self._elicit(plan_question(plan, shown, whole))
         except CannotAskError as error:
@@ -149,10 +151,8 @@ class Approver:
         decision = read_answer(answer, ("apply",), "apply")
         if decision == "apply":
             return Approval(note=_note(answer))
-        said = "declined" if decision else "gave no answer"
-        message = f"The client was asked whether to apply the plan, and {said}."
         remedy = "Nothing was changed. Ask the user how to proceed."
-        raise ApprovalRefusedError(message, remedy=remedy)
+        raise ApprovalRefusedError(was_asked("to apply the plan", decision), remedy=remedy)
 
     def _find_missing(
         self, call: CallFacts, asks: Sequence[Decision]
@@ -198,10 +198,9 @@ class Approver:
         # Otherwise each further call would ask again.
         self._refused.update(subject for _, subject in missing)
         rules = ", ".join(one_line(ask.rule, 200) for ask in open_asks)
-        said = "declined" if decision else "gave no answer"
+        what = f"{call_name(call)} may be called ({rules})"
         raise ApprovalRefusedError(
-            f"The client was asked whether {call_name(call)} may be called ({rules}), and {said}."
-            f"{led_by(open_asks)}",
+            f"{was_asked(what, decision)}{led_by(open_asks)}",
             remedy="It was not called. Further calls of it are refused in this run without asking. "
             f"{DO_NOT_EVADE}",
         )
@@ -224,11 +223,10 @@ class Approver:
     async def _hold(
         self, call: CallFacts, missing: Sequence[tuple[Decision, Subject]], holds: Holds
     ) -> Approval:
-        """Keep an approval for the chosen time."""
         note = ""
         rules = [ask.rule for ask, _ in missing if ask.rule != CHANGED]
-        if holds == "always" and rules:
-            note = await self._write(call, rules[0])
+        if holds == "always" and rules and self.policy:
+            note = await _write_rule(self.policy, call, rules[0])
             if note:
                 holds = "session" if self.owner else "run"
         subjects = [subject for _, subject in missing]
@@ -239,31 +237,30 @@ class Approver:
             self._run.update(dict.fromkeys(subjects, holds))
         return Approval(holds=holds, note=note)
 
-    async def _write(self, call: CallFacts, rule_text: str) -> str:
-        """Write a rule that allows a call, and return the reason of a failure."""
-        policy, definition = self.policy, call.definition
-        assert policy is not None
-        assert policy.path is not None
-        assert definition is not None
-        today = datetime.now(UTC).astimezone().date().isoformat()
-        new = NewRule(
-            name=f"{call_name(call)[:60]} allowed {today}",
-            server=call.server,
-            tool=call.tool,
-            digest=tool_digest(definition),
-            comment=f"{today}: allowed by a person when asked ({one_line(rule_text, 200)}).",
-        )
-        asking = _by_title(policy).get(rule_text)  # None if a default asks.
-        try:
-            if rule_text.startswith("rule ") and not isinstance(asking, Rule):
-                raise SettingsError(f"The policy has no {rule_text}.")
-            before = asking if isinstance(asking, Rule) else None
-            await anyio.to_thread.run_sync(partial(add_rule, policy.path, new, before=before))
-        except SettingsError as error:
-            logger.warning("an approval holds for the session only: %s", error)
-            return error.message
-        logger.info("a rule that allows %s was written into the policy", call)
-        return ""
+
+async def _write_rule(policy: PolicySpec, call: CallFacts, asking: str) -> str:
+    """Write a rule that allows a call, and return the reason of a failure."""
+    assert policy.path is not None
+    assert call.definition is not None
+    today = datetime.now(UTC).astimezone().date().isoformat()
+    new = NewRule(
+        name=f"{call_name(call)[:60]} allowed {today}",
+        server=call.server,
+        tool=call.tool,
+        digest=tool_digest(call.definition),
+        comment=f"{today}: allowed by a person when asked ({one_line(asking, 200)}).",
+    )
+    before = _by_title(policy).get(asking)  # None if a default asks.
+    try:
+        if asking.startswith("rule ") and not isinstance(before, Rule):
+            raise SettingsError(f"The policy has no {asking}.")
+        before = before if isinstance(before, Rule) else None
+        await anyio.to_thread.run_sync(partial(add_rule, policy.path, new, before=before))
+    except SettingsError as error:
+        logger.warning("an approval holds for the session only: %s", error)
+        return error.message
+    logger.info("a rule that allows %s was written into the policy", call)
+    return ""
 
 
 def _note(answer: Mapping[str, Json]) -> str:

@@ -14,19 +14,15 @@ import anyio
 
 from bridge.errors import (
     ApprovalNeededError,
-    ApprovalRefusedError,
     BridgeError,
-    CallDeniedError,
     RefusedError,
 )
-from bridge.gate.approval import Approval
-from bridge.gate.decision import CallFacts, Decision, Outcome, strictest
-from bridge.gate.journal import OWN
-from bridge.gate.pipeline import Gate, denial
-from bridge.gate.policy import DEFAULTS
+from bridge.event_loop import offload
+from bridge.gate.journal import OWN, Outcome
+from bridge.gate.pipeline import Gate, PendingCall, denial
+from bridge.gate.policy import DEFAULTS, CallFacts, Decision, strictest
 from bridge.gate.services import GateContext
 from bridge.model import Effect, Json, Provenance
-from bridge.offload import offload
 from bridge.text import valid_text, visible
 
 
@@ -73,18 +69,13 @@ class BridgeCalls:
         method: str,
         arguments: Mapping[str, Json],
         effect: Effect,
-        ask: Decision | None = None,
-        fix: str = "",
+        ask: Decision | None = None,  # In addition to the policy's decision.
+        fix: str = "",  # The remedy if no person can be asked.
     ) -> AsyncIterator[None]:
-        """Permit and record a change that the body of this context makes.
-
-        Args:
-            ask: A decision in addition to the policy's.
-            fix: Remedy if no person can be asked.
-        """
+        """Permit and record a change that the body of this context makes."""
         context = self._context
         self._gate.admit()
-        number = self._gate.asked
+        number = self._gate.requests
         call = CallFacts(server=OWN, tool=method, arguments=arguments)
         base = await offload(dict(arguments), partial(context.policy.decide, call, effect))
         if base.rule in DEFAULTS.values() and base.action != "deny":
@@ -92,24 +83,19 @@ class BridgeCalls:
         flow = context.flow.decide(context.flow_state, OWN, base.labels)
         found = [base, *(one for one in (flow, ask) if one is not None)]
         decision = strictest(*found)
-        approval: Approval | None = None
+        if decision.action == "deny":
+            refusal = denial(call, decision, fix)
+            raise await self._gate.record_refusal(number, call, decision, refusal)
         try:
-            if decision.action == "deny":
-                raise denial(call, decision, fix)
-            wanted = [replace(one, effect=effect) for one in found if one.action == "ask"]
-            if wanted:
-                approval = await context.approver.approve(call, wanted)
-        except (ApprovalNeededError, ApprovalRefusedError, CallDeniedError) as error:
-            self._tally.count("refused", call, f"{decision.action}: {decision.rule}")
-            await context.audit.record_refusal(number, call, decision, error.code)
-            if ask is not None and fix and isinstance(error, ApprovalNeededError):
-                message = (
-                    f"{call} needs a person's approval ({decision.rule}: {decision.reason}), and "
-                    "no user can be asked."
-                )
-                raise ApprovalNeededError(message, remedy=fix) from None
-            raise
-        await context.audit.record_call(number, call, decision, approval, "")
+            pending = PendingCall(number, call, call, found, base, decision)
+            approval = await self._gate.ask(pending)
+        except ApprovalNeededError:
+            if ask is None or not fix:
+                raise
+            why = f"({decision.rule}: {decision.reason}), and no user can be asked."
+            message = f"{call} needs a person's approval {why}"
+            raise ApprovalNeededError(message, remedy=fix) from None
+        await context.audit.record_call(number, call, decision, approval)
         try:
             yield
         except BaseException as error:
@@ -163,5 +149,13 @@ class ProvenanceTracker:
         # Recorded once for equal provenance, so that a program cannot fill a log. Recorded first,
         # so that a second try does not return an unrecorded thing.
         if not context.flow_state.knows(provenance):
-            await context.audit.record_read(what, provenance)
+            facts: dict[str, Json] = {
+                "what": what,
+                "savedBy": provenance.run_id,
+                "labels": sorted(provenance.labels),
+                "from": sorted(provenance.servers),
+                "anything": provenance.anything or None,
+            }
+            context.audit.charge(facts)
+            await context.audit.record_event("found", facts)
         context.flow_state.add_provenance(name, provenance)

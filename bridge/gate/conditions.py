@@ -18,11 +18,11 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
 
 from bridge.model import Json, Tool
-from bridge.settings import globs, lexical
-from bridge.settings.policy import Condition
+from bridge.settings.parsers import holds_path, normal_path
+from bridge.settings.policy import Condition, matcher
 
 WORK = 20_000  # Values per decision, which take tens of milliseconds.
 CHARS_PER_WORK = 256  # Characters that take as long to compare as a value takes to find.
@@ -37,7 +37,7 @@ class ConditionMark:
     """A value that cannot be tested."""
 
     def __init__(self, said: str) -> None:
-        self.said: Final = said
+        self.said = said
 
 
 MISSING = ConditionMark("is missing")
@@ -46,11 +46,9 @@ HOLDS_JSON = ConditionMark("is a text that holds JSON, which servers may read as
 TOO_MUCH = ConditionMark("holds more than is looked at for one decision")
 
 
+@dataclass
 class Work:
-    """The number of values that a decision may still test."""
-
-    def __init__(self, left: int = WORK) -> None:
-        self.left = left
+    left: int = WORK  # Values that a decision may still test.
 
 
 def is_short_text(value: Json) -> bool:
@@ -66,16 +64,12 @@ def texts_wanted(condition: Condition) -> tuple[str, frozenset[str]] | None:
 
 
 class ConditionCheck:
-    """A compiled condition.
-
-    Args:
-        every: Whether all values must pass. An undecided one then fails.
-    """
+    """A compiled condition. With `every`, all values must pass, and an undecided value fails."""
 
     def __init__(self, condition: Condition, *, every: bool) -> None:
         self.condition = condition
         self._every = every
-        self._path = condition.path
+        self._path, self._place = condition.path, ".".join(condition.path)
         self._negated = condition.negated
         self._presence = condition.value if condition.test == "present" else None
         searches = condition.test == "glob" and any("?" in glob for glob in condition.value)
@@ -101,21 +95,20 @@ class ConditionCheck:
 
     def explain(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
         _, value, verdict = self.weigh(arguments, tool, Work())
-        place, test = ".".join(self._path), f"{self.condition.test} {show(self.condition.value)}"
+        test = f"{self.condition.test} {show(self.condition.value)}"
         if isinstance(value, ConditionMark):
-            return f"{place} {value.said}"
-        return f"{place} is {show(value)}, which {_VERDICTS[verdict]} `{test}`"
+            return f"{self._place} {value.said}"
+        return f"{self._place} is {show(value)}, which {_VERDICTS[verdict]} `{test}`"
 
     def doubt(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
         """Return why the condition is undecided, without the value; empty if it is decided."""
         _, value, verdict = self.weigh(arguments, tool, Work())
         if verdict is not None:
             return ""
-        place = ".".join(self._path)
         if isinstance(value, ConditionMark):
-            return f"{place} {value.said}"
+            return f"{self._place} {value.said}"
         kind = _KINDS.get(type(value), "something")
-        return f"{place} is {kind} that the test `{self.condition.test}` cannot judge"
+        return f"{self._place} is {kind} that the test `{self.condition.test}` cannot judge"
 
     def _verdict(self, value: Json) -> bool | None:
         if value is UNCLEAR or value is HOLDS_JSON or value is TOO_MUCH:
@@ -173,11 +166,8 @@ class ConditionCheck:
     def _leaf(
         self, value: Json, whole: bool, name: str | None, tool: Tool | None, work: Work
     ) -> Json:
-        """Return the value to test where the path ends."""
-        if value is MISSING:
-            return MISSING
         if not whole:
-            return MISSING if value is None else UNCLEAR
+            return MISSING if value is None or value is MISSING else UNCLEAR
         if isinstance(value, str) and self._presence is None:
             work.left -= len(value) // self._chars
             if work.left < 0:
@@ -217,7 +207,7 @@ def judge_of(condition: Condition) -> Judge:
         case "in":
             return _one_of(wanted)
         case "glob":
-            return _on_texts(globs.any_matcher(wanted))
+            return _on_texts(matcher(*wanted))
         case "under":
             return _on_texts(_below(wanted))
         case "lt" | "le" | "gt" | "ge" as test:
@@ -229,24 +219,14 @@ def judge_of(condition: Condition) -> Judge:
 
 def _one_of(options: Sequence[Json]) -> Judge:
     # By kind, because True equals 1 in Python.
-    texts = frozenset(option for option in options if type(option) is str)
-    flags = frozenset(option for option in options if type(option) is bool)
-    numbers = frozenset(option for option in options if type(option) in (int, float))
-    if len(options) == 1 and texts:
-        [text] = texts
-        return lambda value: value == text if type(value) is str else None
-    of_kind: dict[type, frozenset[Json]] = {}
-    if texts:
-        of_kind[str] = texts
-    if flags:
-        of_kind[bool] = flags
-    if numbers:
-        of_kind[int] = of_kind[float] = numbers
+    of_kind: dict[type, set[Json]] = {}
+    for option in options:
+        for kind in (int, float) if type(option) in (int, float) else (type(option),):
+            of_kind.setdefault(kind, set()).add(option)
 
     def judge(value: Json) -> bool | None:
-        kind = type(value)
-        known = of_kind.get(kind)
-        if known is None or (kind is float and not math.isfinite(value)):
+        known = of_kind.get(type(value))
+        if known is None or (type(value) is float and not math.isfinite(value)):
             return None
         return value in known
 
@@ -259,10 +239,10 @@ def _on_texts(test: Callable[[str], bool | None]) -> Judge:
 
 def _below(roots: Sequence[str]) -> Callable[[str], bool | None]:
     def judge(text: str) -> bool | None:
-        path = lexical.normal(text)
+        path = normal_path(text)
         if path is None:
             return None
-        found = [lexical.holds(root, path) for root in roots]
+        found = [holds_path(root, path) for root in roots]
         if True in found:
             return True
         return None if None in found else False
@@ -286,10 +266,9 @@ def show(value: Json) -> str:
         shown = ["a list" if isinstance(item, list) else show(item) for item in value[:3]]
         more = ["..."] if len(value) > 3 else []
         return f"[{', '.join([*shown, *more])}]"
-    if isinstance(value, str):
-        cut = value if len(value) <= 60 else f"{value[:60]}..."
-        return json.dumps(cut)
-    if type(value) is bool or value is None:
+    if isinstance(value, str) and len(value) > 60:
+        value = f"{value[:60]}..."
+    if isinstance(value, str | bool) or value is None:
         return json.dumps(value)
     if type(value) is int and abs(value) >= 10**60:
         return "a number of very many digits"

@@ -10,14 +10,14 @@ import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from bridge.errors import InvalidRequestError, RefusedError
-from bridge.gate.decision import CallFacts, Decision, Mask, arguments_digest, no_mask
-from bridge.gate.flow import FlowState
+from bridge.gate.journal import arguments_digest
 from bridge.gate.pins import whole_digest
+from bridge.gate.policy import CallFacts, Decision, FlowState, Mask, no_mask
 from bridge.guest.protocol.placeholders import (
     EDGE,
     LABEL,
@@ -76,7 +76,7 @@ _KEY = (
 
 
 class Mark(NamedTuple):
-    """A placeholder: a part of the result of call `number` of run `plan`."""
+    """A placeholder for the value at `path` in the result of held call `number` of run `plan`."""
 
     plan: str
     number: int
@@ -96,29 +96,35 @@ def find_referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
     `plan` has the run's 16 digits; it holds `held` calls now.
     """
     found: set[int] = set()
-    for text, is_key, depth in _texts(arguments):
-        if depth > MAX_DEPTH:
-            message = f"The arguments of a held call may be nested {MAX_DEPTH} levels deep."
-            raise InvalidRequestError(message)
-        if is_key and _TRACE.search(text):
-            raise InvalidRequestError(_KEY, code="held_result")
-        for piece in _pieces(text):
-            if isinstance(piece, str):
-                if plan in piece.lower():
-                    raise InvalidRequestError(_CHANGED, code="held_result")
-                continue
-            if piece.plan != plan:
-                message = "An argument has the placeholder of another run."
-                raise InvalidRequestError(message, code="held_result")
-            if not 1 <= piece.number <= held:
-                message = f"There is no held call #{piece.number} yet: this plan holds {held}."
-                raise InvalidRequestError(message, code="held_result")
-            found.add(piece.number)
+
+    def check(mark: Mark) -> str:
+        if mark.plan != plan:
+            message = "An argument has the placeholder of another run."
+            raise InvalidRequestError(message, code="held_result")
+        if not 1 <= mark.number <= held:
+            message = f"There is no held call #{mark.number} yet: this plan holds {held}."
+            raise InvalidRequestError(message, code="held_result")
+        found.add(mark.number)
+        return " "
+
+    if mentions(_replace_marks(arguments, check), plan):
+        raise InvalidRequestError(_CHANGED, code="held_result")
     return frozenset(found)
 
 
 def mentions(arguments: Json, plan: str) -> bool:
-    return any(_TRACE.search(text) or plan in text.lower() for text, _, _ in _texts(arguments))
+    stack = [arguments]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Mapping):
+            if WHOLE in value:
+                return True
+            stack += [*value, *value.values()]
+        elif isinstance(value, list | tuple):
+            stack += value
+        elif isinstance(value, str) and (_TRACE.search(value) or plan in value.lower()):
+            return True
+    return False
 
 
 def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) -> dict[str, Json]:
@@ -139,7 +145,8 @@ def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) ->
             )
         return value
 
-    return {key: _replace_marks(value, of) for key, value in arguments.items()}
+    resolved: dict[str, Json] = _replace_marks(arguments, of)
+    return resolved
 
 
 def readable(value: Json, names: Mapping[int, str]) -> Json:
@@ -222,24 +229,6 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
     return found, True
 
 
-def _texts(arguments: Json) -> Iterator[tuple[str, bool, int]]:
-    """Yield each text in arguments, whether it is a key, and its depth."""
-    stack: list[tuple[Json, int]] = [(arguments, 0)]
-    while stack:
-        value, depth = stack.pop()
-        if isinstance(value, Mapping) and WHOLE in value:
-            # Other content around a mark counts as a changed mark.
-            yield (PREFIX if _alone(value) is None else str(value[WHOLE])), False, depth
-        elif isinstance(value, Mapping):
-            for key, item in value.items():
-                yield key, True, depth
-                stack.append((item, depth + 1))
-        elif isinstance(value, list | tuple):
-            stack.extend((item, depth + 1) for item in value)
-        else:
-            yield (value if isinstance(value, str) else ""), False, depth
-
-
 def _pieces(text: str) -> list[str | Mark]:
     if not _TRACE.search(text):
         return [text]
@@ -280,20 +269,25 @@ def _read(match: re.Match[str]) -> Mark | None:
     return Mark(plan=match["plan"].lower(), number=int(match["number"]), path=tuple(path))
 
 
-def _replace_marks(value: Json, of: Callable[[Mark], Json]) -> Json:
-    """Return arguments with each mark replaced, at most `MAX_DEPTH` levels deep."""
+def _replace_marks(value: Json, of: Callable[[Mark], Json], depth: int = 0) -> Json:
+    """Return arguments with each mark replaced. Refuse changed marks and marks in keys."""
+    if depth > MAX_DEPTH:
+        message = f"The arguments of a held call may be nested {MAX_DEPTH} levels deep."
+        raise InvalidRequestError(message)
     if isinstance(value, str):
         pieces = _pieces(value)
         return "".join(piece if isinstance(piece, str) else str(of(piece)) for piece in pieces)
-    if isinstance(value, Mapping):
-        if WHOLE not in value:
-            return {key: _replace_marks(item, of) for key, item in value.items()}
+    if isinstance(value, Mapping) and WHOLE in value:
         mark = _alone(value)
         if mark is None:
             raise InvalidRequestError(_CHANGED, code="held_result")
         return of(mark)
+    if isinstance(value, Mapping):
+        if any(map(_TRACE.search, value)):
+            raise InvalidRequestError(_KEY, code="held_result")
+        return {key: _replace_marks(item, of, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_replace_marks(item, of) for item in value]
+        return [_replace_marks(item, of, depth + 1) for item in value]
     return value
 
 
@@ -320,38 +314,27 @@ class HeldPlaceholder(dict[str, Json]):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldRequest:
-    """A held call.
-
-    Attributes:
-        call: The call with placeholders, and with tokens for personal data.
-        asked: The rules that require a person's approval.
-        digest: Of the tool's definition; empty if the server lists no such tool.
-        uses: Numbers of the calls whose results it uses.
-        flow: The calls before it, made or held.
-    """
+    """A held call."""
 
     number: int
-    call: CallFacts
+    call: CallFacts  # With placeholders, and with tokens for personal data.
     decision: Decision
     effect: Effect
-    asked: frozenset[str]
-    digest: str
-    uses: frozenset[int]
-    flow: FlowState
+    asked: frozenset[str]  # The rules that require a person's approval.
+    digest: str  # Of the tool's definition; empty if the server lists no such tool.
+    uses: frozenset[int]  # Numbers of the calls whose results it uses.
+    flow: FlowState  # The calls before it, made or held.
 
     def __str__(self) -> str:
         return f"#{self.number} {self.call}"
 
 
 class HeldCalls:
-    """The held calls of one run in plan mode.
-
-    `plan` has the random digits in the run's placeholders. `spoiled` says why the plan is invalid.
-    """
+    """The held calls of one run in plan mode."""
 
     def __init__(self, mask: Mask = no_mask) -> None:
-        self.plan = secrets.token_hex(8)
-        self.spoiled = ""
+        self.plan = secrets.token_hex(8)  # In each placeholder of the run.
+        self.spoiled = ""  # Why the plan is invalid.
         self._mask = mask
         self.requests: list[HeldRequest] = []
         self.characters = 0
@@ -380,14 +363,12 @@ class HeldCalls:
         self,
         call: CallFacts,
         decision: Decision,
-        asks: Sequence[Decision] = (),
-        flow: FlowState | None = None,
+        asks: Sequence[Decision] = (),  # All decisions, the policy's own first.
+        flow: FlowState | None = None,  # The calls before it.
     ) -> HeldPlaceholder:
         """Hold a call back and return `{"held": {"plan": ..., "number": ..., "call": ...}}`.
 
-        Args:
-            asks: Every decision on it, the policy's own first; `decision` is the strictest.
-            flow: The calls before it; copied.
+        `decision` is the strictest decision on it.
         """
         uses = find_referred([call.tool, dict(call.arguments)], self.plan, self.count)
         size = len(json.dumps([call.tool, call.arguments], ensure_ascii=False))

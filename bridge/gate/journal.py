@@ -1,4 +1,4 @@
-"""Calls and answers of runs in memory, so that a retry does not repeat them.
+"""Calls and answers of runs in memory, so that a retry does not repeat them; digests of calls.
 
 The retry of a run gets the recorded answers of equal calls in their order: same server, tool and
 arguments, where 1, 1.0 and true differ. The gate sends a refused call again, and a call of unknown
@@ -11,18 +11,27 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, sha256
+from typing import Literal
 
-from bridge.errors import InvalidRequestError, RefusedError, UnknownError
-from bridge.gate.decision import CallFacts, Outcome
-from bridge.gate.flow import FlowState
+from bridge.errors import (
+    CannotAskError,
+    InvalidRequestError,
+    RefusedError,
+    ToolCallError,
+    UnknownError,
+    UpstreamError,
+    UsageError,
+)
+from bridge.event_loop import LARGE, estimated_size
+from bridge.gate.policy import CallFacts, FlowState
 from bridge.guest.protocol import json_text
 from bridge.model import OWN_SERVER, CallCount, Effect, Json, RetriedReads
-from bridge.offload import estimated_size
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +73,34 @@ _REFUSALS = {
 """Why a recorded call is neither answered nor made again, and what to do."""
 
 
+Outcome = Literal["ok", "tool-error", "refused", "not-sent", "unknown"]
+"""Answered; failed in the tool; refused by the server at protocol level; never sent; or sent
+without an answer."""
+
+REFUSALS = frozenset({-32600, -32601, -32602, -32020, -32021, -32022, -32042})
+"""Codes of requests that the server did not act on: malformed, unknown method, wrong parameters,
+headers, capability or version, and an address that the user has to visit first."""
+
+
+def outcome_of(result: Mapping[str, Json]) -> Outcome:
+    return "tool-error" if result.get("isError") is True else "ok"
+
+
+def outcome_after(error: BaseException) -> Outcome:
+    """Return the outcome of a call that raised an error; "unknown" for unexpected ones."""
+    if isinstance(error, UsageError | RefusedError):
+        # An error of the bridge, before the call.
+        return "not-sent"
+    if not isinstance(error, UpstreamError) or error.doubtful:
+        return "unknown"
+    if isinstance(error, ToolCallError):
+        return "refused" if error.rpc_code in REFUSALS else "tool-error"
+    if isinstance(error, CannotAskError):
+        # The server asked a question instead.
+        return "refused"
+    return "not-sent"
+
+
 @dataclass(eq=False, slots=True)
 class JournalEntry:
     """A call. `result` is None without a result, or if it was too large."""
@@ -93,31 +130,22 @@ def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:
 
 @dataclass(eq=False, slots=True)
 class RetryChain:
-    """A run and its retries.
+    """A run and its retries."""
 
-    `head` is the last retry that made a changing call; `length` counts such retries.
-    """
-
-    head: str
-    length: int = 0
+    head: str  # The last retry that made a changing call.
+    length: int = 0  # The number of such retries.
 
 
 class RunJournal:
-    """The calls of one run, and the unused records of an earlier run.
-
-    Args:
-        reserve: Takes bytes from the memory of all journals, and returns False if it is full.
-        earlier: The run that this one retries, or whose plan it applies.
-        after: Whether the calls follow all earlier ones, as those of a plan do, and replace none.
-    """
+    """The calls of one run, and the unused records of an earlier run."""
 
     def __init__(
         self,
         run_id: str = "",
-        reserve: Callable[[int], bool] = lambda _: True,
-        earlier: Replay | None = None,
+        reserve: Callable[[int], bool] = lambda _: True,  # Takes bytes of memory; False if full.
+        earlier: Replay | None = None,  # The run that this one retries, or whose plan it applies.
         *,
-        after: bool = False,
+        after: bool = False,  # Whether the calls follow the earlier ones, as those of a plan do.
     ) -> None:
         self.run_id = run_id
         self.under_way = False
@@ -209,11 +237,8 @@ class Replay:
     def answer(self, call: CallFacts, effect: Effect) -> dict[str, Json] | None:
         """Return the recorded result of an equal call; None if the gate has to make the call.
 
-        A refused call stays recorded, so that another try is refused too.
-
-        Raises:
-            RefusedError: The result is unknown, another retry continued the run, or the server had
-                another definition.
+        Raises `RefusedError` if the result is unknown, another retry continued the run, or the
+        server had another definition. The call stays recorded, so that another try fails too.
         """
         arguments, key = call.arguments, key_of(call.server, call.tool, call.arguments)
         reads = effect == "read"
@@ -300,12 +325,10 @@ class Journals:
     def begin(
         self, run_id: str, owner: str, earlier: Replay | None = None, *, planned_by: str = ""
     ) -> RunJournal:
-        """Return the journal of a new run.
+        """Return the journal of a new run, which may retry an earlier one.
 
-        Args:
-            earlier: The run that it retries.
-            planned_by: The run that made the applied plan. Its calls come first, so that
-                a retry of either run knows all calls.
+        The calls of the run that made an applied plan come first, so that a retry of either run
+        knows all calls.
         """
         if planned_by:
             try:
@@ -327,20 +350,19 @@ class Journals:
 
     def find(self, run_id: str, owner: str) -> RunJournal:
         """Return the journal of a run, or of the retry that continued it."""
-        found, journal = self._runs.get(run_id, ("", None))
-        if journal is None or found != owner:
+        if not self.knows(run_id, owner):
             message = (
                 f"There is no journal of a run {run_id!r:.80}: they are kept for the caller of the "
                 f"run, for about {self._max_runs} runs, and end with the bridge.{self._elsewhere}"
             )
             raise UnknownError(message, remedy=_GONE, code="unknown_run")
-        last, chain = run_id, journal.chain
-        if run_id != chain.head and journal.length != chain.length:
-            last = chain.head
-            journal = self._runs.get(last, ("", None))[1]
-        if journal is None:
+        last, journal = run_id, self._runs[run_id][1]
+        if run_id != journal.chain.head and journal.length != journal.chain.length:
+            last = journal.chain.head
+        if last not in self._runs:
             message = f"Run {run_id} was retried by {last}, whose journal is gone."
             raise UnknownError(message, remedy=_GONE, code="unknown_run")
+        journal = self._runs[last][1]
         if journal.under_way:
             message = f"Run {last} still runs; what it calls is not known yet."
             raise InvalidRequestError(message, remedy="Wait for its result, then retry.")
@@ -364,3 +386,59 @@ class Journals:
                 del self._runs[run_id]
                 return True
         return False
+
+
+_encoded = json_text.encoder(ascii_only=True, sort_keys=True)
+
+_PIECES = json.JSONEncoder(
+    allow_nan=False, sort_keys=True, separators=(",", ":"), check_circular=False
+)
+"""Writes the JSON of `_encoded` in pieces."""
+
+
+def canonical(value: Json) -> str:
+    """Return a value as canonical JSON. Numbers that JSON does not have become texts."""
+    try:
+        return _encoded(value)
+    except ValueError:
+        return _encoded(_finite(value))
+
+
+def _finite(value: Json, depth: int = 0) -> Json:
+    if depth > 100:
+        raise RecursionError("nested too deeply")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    # Python does not write much larger integers as digits.
+    if type(value) is int and value.bit_length() > 8192:
+        return hex(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item, depth + 1) for item in value]
+    return value
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{sha256(data).hexdigest()}"
+
+
+def arguments_digest(arguments: Mapping[str, Json]) -> str:
+    """Return the digest of a call's arguments; empty if they are nested too deeply."""
+    value = dict(arguments)
+    with suppress(RecursionError):
+        if estimated_size(value, LARGE) <= LARGE:
+            return digest(canonical(value).encode("ascii"))
+        try:
+            return _digest_pieces(value)
+        except ValueError:
+            return _digest_pieces(_finite(value))
+    return ""
+
+
+def _digest_pieces(value: Json) -> str:
+    # Encoding a large value at once blocks the event loop.
+    whole = sha256()
+    for piece in _PIECES.iterencode(value):
+        whole.update(piece.encode("ascii"))
+    return f"sha256:{whole.hexdigest()}"

@@ -15,16 +15,12 @@ import re
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import anyio.to_thread
 
 from bridge.model import Json, Tool, short_digest
-from bridge.store import Store
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from bridge.store import Store, adapter
 
 logger = logging.getLogger(__name__)
 
@@ -142,18 +138,15 @@ class _New:
 
 
 _Starts = dict[str, dict[str, bool]]
+"""Server names to digests of definitions, and whether a person always allows them."""
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """The stored document.
-
-    Attributes:
-        servers: Allowed definitions, latest last, by digest of the server's definition and by tool.
-        starts: Server names to digests of definitions, and whether a person always allows them.
-    """
+    """The stored document."""
 
     form: Literal[2]
+    # Allowed definitions, latest last, by digest of the server's definition and by tool.
     servers: dict[str, dict[str, tuple[_Pin, ...]]]
     starts: _Starts
 
@@ -199,7 +192,7 @@ class Pins:
     async def keep(self, tool: Tool, server_definition: str = "", *, always: bool = False) -> str:
         """Remember an allowed definition, and return a note on a changed text."""
         pin = self._known(tool, server_definition)
-        text = _digests(tool).text
+        schema, text, whole = _digests(tool)
         if self._kept is None or (pin is not None and text in pin.texts):
             return ""
         if pin is None and not always and self.change(tool, server_definition):
@@ -207,9 +200,7 @@ class Pins:
         pin = self._known(tool, server_definition)
         texts = () if pin is None else pin.texts
         # Set before the disk is written, so that other calls do not wait.
-        schema, _, whole = _digests(tool)
-        texts_now = (*texts, text)[-MAX_DEFINITIONS:]
-        new = _Pin(whole, schema, texts_now, _facts(tool))
+        new = _Pin(whole, schema, (*texts, text)[-MAX_DEFINITIONS:], _facts(tool))
         key = server_definition or tool.server, tool.name
         unstored = self._unstored.get(key)
         # A changed text must not store a definition that another bridge asks about.
@@ -222,32 +213,28 @@ class Pins:
 
     def server_change(self, server: str, definition: str) -> str:
         """Describe how a server's definition differs from allowed ones; empty if it does not."""
-        if self._kept is None:
-            return ""
-        self._refresh_now()
-        if definition in self._unstored_servers.get(server, ()):
+        known = self._starts(server)
+        if definition in known or not (known or self._damage):
             return ""
         if self._damage:
             return self._damage
-        known = self._stored.starts.get(server)
-        if known is None or definition in known:
-            return ""
         were = ", ".join(short_digest(digest) for digest in list(known)[-5:])
         return f"it is another definition ({short_digest(definition)}) than was known ({were})"
 
     def is_approved(self, server: str, definition: str) -> bool:
+        return self._starts(server).get(definition, False)
+
+    def _starts(self, server: str) -> dict[str, bool]:
         if self._kept is None:
-            return False
+            return {}
         self._refresh_now()
-        known = self._stored.starts.get(server, {}) | self._unstored_servers.get(server, {})
-        return known.get(definition, False)
+        return self._stored.starts.get(server, {}) | self._unstored_servers.get(server, {})
 
     async def keep_server(self, server: str, definition: str, *, always: bool = False) -> None:
         """Remember the definition of a starting server, or a person's permanent approval."""
         if self._kept is None or self.is_approved(server, definition):
             return
-        known = server in self._stored.starts or server in self._unstored_servers
-        if not always and (known or self.server_change(server, definition)):
+        if not always and (self._starts(server) or self._damage):
             return
         self._unstored_servers.setdefault(server, {})[definition] = always
         if not self._damage:
@@ -380,15 +367,8 @@ def _read(store: Store) -> tuple[_Stored, str]:
     return _EMPTY, f"its allowed definition is unknown, because {place}"
 
 
-@cache
-def _adapter() -> TypeAdapter[_Stored]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(_Stored)
-
-
 def _parse_document(data: bytes | None) -> _Stored:
-    return _EMPTY if data is None else _adapter().validate_python(json.loads(data))
+    return _EMPTY if data is None else adapter(_Stored).validate_python(json.loads(data))
 
 
 def _merge(stored: _Stored, news: Mapping[tuple[str, str], _New], starts: _Starts) -> _Stored:

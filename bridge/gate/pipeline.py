@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import anyio
 
@@ -26,23 +27,13 @@ from bridge.errors import (
     RefusedError,
     UpstreamError,
 )
+from bridge.event_loop import LargeText, offload, with_plain_text
 from bridge.gate.approval import Approval
-from bridge.gate.decision import (
-    CHANGED,
-    UNLISTED,
-    CallFacts,
-    Decision,
-    outcome_after,
-    outcome_of,
-    strictest,
-)
-from bridge.gate.journal import OWN
+from bridge.gate.journal import OWN, outcome_after, outcome_of
+from bridge.gate.policy import CHANGED, UNLISTED, CallFacts, Decision, strictest
 from bridge.gate.question import led_by
 from bridge.gate.services import GateContext, RunContext
-from bridge.gate.tally import Tally
-from bridge.large_text import LargeText, with_plain_text
-from bridge.model import Effect, Json, Receipt, RunResult, Tool
-from bridge.offload import offload
+from bridge.model import CallCount, Effect, Json, Receipt, RunResult, Tool
 from bridge.settings.policy import SECRET
 
 READ_RESOURCE = "resources/read"
@@ -58,11 +49,8 @@ _OVER_LIMIT = Decision(action="deny", rule="limit of calls")
 Send = Callable[[Mapping[str, Json]], Awaitable[dict[str, Json]]]
 """Sends a request with the arguments given, and returns the server's answer."""
 
-Measure = Callable[[RunResult], int]  # Returns the bytes of a result that the model gets.
 
 BYTES_PER_TOKEN = 4  # The average of English and JSON for public tokenisers.
-
-CallTool = Callable[[str, str, Mapping[str, Json]], Awaitable[dict[str, Json]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,22 +61,63 @@ class Grant:
     calls: int
 
 
-class _PendingCall(NamedTuple):
-    """A request that is allowed and not sent yet.
+CallOutcome = Literal["sent", "replayed", "refused", "unknown"]
 
-    Attributes:
-        call: The program's version, with tokens for personal data and marks for secrets.
-        real: The server's version.
-        decisions: All decisions; `decision` is the strictest.
-        own: The policy's decision, with the call's effect and labels.
-    """
+
+class Tally:
+    """Counts the calls of one run by outcome."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._under_way = 0
+        self._since = 0.0
+        self._busy = 0.0
+        self._counts: dict[str, Counter[tuple[str, str, str]]] = {}
+        self.made: Counter[str] = Counter()
+        self.changing = 0
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        self._under_way += 1
+        if self._under_way == 1:
+            self._since = self._now()
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._busy += self._now() - self._since
+
+    @property
+    def busy_seconds(self) -> float:
+        return self._busy + (self._now() - self._since if self._under_way else 0.0)
+
+    def count(self, outcome: CallOutcome, call: CallFacts, why: str = "") -> None:
+        if outcome == "sent":
+            self.made[call.server] += 1
+        counts = self._counts.setdefault(outcome, Counter())
+        key = (call.server, call.tool, why)
+        if key not in counts and len(counts) >= 100:
+            # Programs invent names.
+            key = ("", "", "others")
+        counts[key] += 1
+
+    def counts(self, outcome: CallOutcome) -> tuple[CallCount, ...]:
+        return tuple(
+            CallCount(server=server, tool=tool, count=count, why=why)
+            for (server, tool, why), count in self._counts.get(outcome, {}).items()
+        )
+
+
+class PendingCall(NamedTuple):
+    """A request that is allowed and not sent yet."""
 
     number: int
-    call: CallFacts
-    real: CallFacts
+    call: CallFacts  # With tokens for personal data and marks for secrets.
+    real: CallFacts  # As the server gets it.
     decisions: Sequence[Decision]
-    own: Decision
-    decision: Decision
+    own: Decision  # The policy's decision, with the call's effect and labels.
+    decision: Decision  # The strictest.
 
 
 class Gate:
@@ -98,12 +127,15 @@ class Gate:
     """
 
     def __init__(
-        self, grant: Grant, call_tool: CallTool, context: GateContext | None = None
+        self,
+        grant: Grant,
+        call_tool: Callable[[str, str, Mapping[str, Json]], Awaitable[dict[str, Json]]],
+        context: GateContext | None = None,
     ) -> None:
         self._grant = grant
         self._call_tool = call_tool
         self.context = context or GateContext()
-        self.asked = 0  # Including refused requests.
+        self.requests = 0  # Including refused requests.
         self.tally = Tally(self.context.now)
         self.result_bytes = 0
 
@@ -127,11 +159,11 @@ class Gate:
 
     def admit(self, server: str | None = None) -> None:
         """Count a request of the program, to a server if it names one, or refuse it."""
-        if self.asked >= self._grant.calls:
+        if self.requests >= self._grant.calls:
             message = f"This run has made all of the {self._grant.calls:,} calls it may make."
             raise RefusedError(message, code="call_budget")
         # Refused requests count too, so that they cannot fill a log.
-        self.asked += 1
+        self.requests += 1
         if server == OWN:
             message = f"{OWN!r} is the bridge itself, and no server can be called so."
             raise CallDeniedError(message, remedy="Give the server another name.")
@@ -148,10 +180,10 @@ class Gate:
         number = await self._admit(server, tool, arguments)
         flow = self.stop(server, tool) if self.is_watched else None
         if flow is not None and flow.action == "deny":
-            # First, because the request for the tool's definition gives its server information.
+            # Before `_define`, whose request for the definition gives the server information.
             call = CallFacts(server=server, tool=tool, arguments=arguments)
-            raise await self._record_refusal(number, call, flow, denial(call, flow))
-        # First: a redefinition during the next step must count as a change.
+            raise await self.record_refusal(number, call, flow, denial(call, flow))
+        # Before `_define`, so that a redefinition meanwhile counts as a change.
         server_definition = self.context.identify(server)
         call = CallFacts(
             server=server,
@@ -168,9 +200,7 @@ class Gate:
     ) -> dict[str, Json]:
         """Make a request that is not a tool call. It is judged and counted like a read.
 
-        Args:
-            method: `READ_RESOURCE` or `GET_PROMPT`, which rules match like a tool's name.
-            part: Key of the content in the answer.
+        Rules match its method like a tool's name. `part` is the key of the content in the answer.
         """
         number = await self._admit(server, method, params)
         definition = self.context.identify(server)
@@ -190,11 +220,11 @@ class Gate:
             answer = await step(pending)
             if answer is not None:
                 return answer
-        context, approval = self.context, await self._ask(pending)
+        context, approval = self.context, await self.ask(pending)
         try:
             context.budget.spend(call.server)
         except RefusedError as error:
-            raise await self._record_refusal(number, call, pending.decision, error) from None
+            raise await self.record_refusal(number, call, pending.decision, error) from None
         context.flow_state.add_call(call.server, call.tool, pending.own.labels)
         note = ""
         if context.policy.spec.present and call.definition is not None:
@@ -220,7 +250,7 @@ class Gate:
         denied = decision if decision.action == "deny" else self.stop(server, method)
         if denied is not None:
             message = f"What {server} offers is not listed: {call} is not allowed ({denied.rule})."
-            raise await self._record_refusal(self.asked, call, denied, CallDeniedError(message))
+            raise await self.record_refusal(self.requests, call, denied, CallDeniedError(message))
         async with self.noting_errors(server, method):
             offers = await ask()
         if context.policy.spec.present:
@@ -246,14 +276,14 @@ class Gate:
         except CallDeniedError as error:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             decision = Decision(action="deny", rule="servers of the run")
-            raise await self._record_refusal(self.asked, call, decision, error) from None
+            raise await self.record_refusal(self.requests, call, decision, error) from None
         except RefusedError as error:
             # A program can repeat such requests without limit, so they are only counted.
             call = CallFacts(server=server, tool=tool)
             self.tally.count("refused", call, _OVER_LIMIT.rule)
-            self.context.audit.count_refusal(self.asked, call, _OVER_LIMIT, error.code)
+            self.context.audit.count_refusal(self.requests, call, _OVER_LIMIT, error.code)
             raise
-        return self.asked
+        return self.requests
 
     async def _reveal(self, number: int, call: CallFacts) -> tuple[CallFacts, bool]:
         marks, vault = self.context.marks, self.context.vault
@@ -265,7 +295,7 @@ class Gate:
                 real = await offload(real, partial(vault.reveal, call.server, real))
         except CallDeniedError as error:
             decision = Decision(action="deny", rule=rule)
-            raise await self._record_refusal(number, call, decision, error) from None
+            raise await self.record_refusal(number, call, decision, error) from None
         return replace(call, arguments=real), sends_secret
 
     async def _decide(
@@ -276,7 +306,7 @@ class Gate:
         effect: Effect | None,
         *,
         sends_secret: bool,
-    ) -> _PendingCall:
+    ) -> PendingCall:
         context = self.context
         own = await offload(real.arguments, partial(context.policy.decide, real, effect))
         if sends_secret:
@@ -298,10 +328,10 @@ class Gate:
                     decisions.append(Decision(action="ask", rule=CHANGED, reason=change))
         decision = strictest(*decisions)
         if decision.action == "deny":
-            raise await self._record_refusal(number, call, decision, denial(call, decision))
-        return _PendingCall(number, call, real, decisions, own, decision)
+            raise await self.record_refusal(number, call, decision, denial(call, decision))
+        return PendingCall(number, call, real, decisions, own, decision)
 
-    async def _replay(self, pending: _PendingCall) -> dict[str, Json] | None:
+    async def _replay(self, pending: PendingCall) -> dict[str, Json] | None:
         """Return the call's answer from the run that this one retries, or None.
 
         Runs before `_hold`, so that a plan does not repeat calls.
@@ -321,10 +351,10 @@ class Gate:
         entry = context.journal.sent(call, own.effect, pending.number)
         context.journal.settle(entry, "ok", result)
         self.tally.count("replayed", call)
-        await context.audit.record_unsent("replayed", pending.number, call)
+        await context.audit.record_call(pending.number, call, None, kind="replayed")
         return await self._hide(call.server, result)
 
-    async def _hold(self, pending: _PendingCall) -> dict[str, Json] | None:
+    async def _hold(self, pending: PendingCall) -> dict[str, Json] | None:
         """Hold a call back for a plan and return its placeholder, or None for a call to make."""
         context, call = self.context, pending.call
         holding = context.held_calls
@@ -343,13 +373,13 @@ class Gate:
         # Counts as made, so that the plan shows the approvals of later calls.
         context.flow_state.add_call(call.server, call.tool, pending.own.labels)
         try:
-            await context.audit.record_unsent("held", pending.number, call, pending.decision)
+            await context.audit.record_call(pending.number, call, pending.decision, kind="held")
         except AuditError as error:
             holding.spoil(error.message)
             raise
         return placeholder
 
-    async def _ask(self, pending: _PendingCall) -> Approval | None:
+    async def ask(self, pending: PendingCall) -> Approval | None:
         if pending.decision.action != "ask":
             return None
         effect = pending.own.effect
@@ -361,13 +391,10 @@ class Gate:
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             error.waited_ms = round((time.monotonic() - asked) * 1000)
             decision = pending.decision
-            raise await self._record_refusal(
-                pending.number, pending.call, decision, error
-            ) from None
+            raise await self.record_refusal(pending.number, pending.call, decision, error) from None
         return replace(approval, waited_ms=round((time.monotonic() - asked) * 1000))
 
-    async def _send(self, pending: _PendingCall, send: Send, part: str) -> dict[str, Json]:
-        """Send a call, and record and count it and its outcome."""
+    async def _send(self, pending: PendingCall, send: Send, part: str) -> dict[str, Json]:
         context, number, call = self.context, pending.number, pending.call
         self.tally.count("sent", call)
         # The outcome is unknown until `settle`.
@@ -393,7 +420,7 @@ class Gate:
         ms = (time.monotonic() - started) * 1000
         size, outcome = result_size(result, part), outcome_of(result)
         self.result_bytes += size
-        context.budget.took_in(size)
+        context.budget.bytes += size
         context.journal.settle(entry, outcome, result)
         # A retry makes a failed call again.
         self.tally.changing += entry.effect != "read" and outcome == "ok"
@@ -435,7 +462,7 @@ class Gate:
             return
         raise ApprovalRefusedError(message, remedy="Make the call again.")
 
-    async def _record_refusal(
+    async def record_refusal(
         self, number: int, call: CallFacts, decision: Decision, error: BridgeError
     ) -> BridgeError:
         # A decision to allow is not the reason of this refusal.
@@ -479,20 +506,18 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
     return large + len(_TEXT.encode(content).encode("utf-8", "replace"))
 
 
-def add_receipt(
-    result: RunResult, gate: Gate | None, run: RunContext, measure: Measure
-) -> RunResult:
+def add_receipt(result: RunResult, gate: Gate | None, run: RunContext) -> RunResult:
     context, tally = run.context, Tally() if gate is None else gate.tally
     waiting, calls_ms = run.caller.clock.stopped_seconds * 1000, max(0.0, tally.busy_seconds * 1000)
     # Encoding takes time, so that this runs once.
-    returned = measure(result)
+    returned = result.count_bytes()
     receipt = Receipt(
         calls=dict(tally.made),
         changing=tally.changing,
         held=0 if context.held_calls is None else context.held_calls.count,
-        replayed=sum(each.count for each in tally.replayed),
-        refused=sum(each.count for each in tally.refused),
-        unknown=sum(each.count for each in tally.unknown),
+        replayed=sum(each.count for each in tally.counts("replayed")),
+        refused=sum(each.count for each in tally.counts("refused")),
+        unknown=sum(each.count for each in tally.counts("unknown")),
         result_bytes=0 if gate is None else gate.result_bytes,
         returned_bytes=returned,
         tokens_kept=max(0, result.usage.tool_result_bytes - returned) // BYTES_PER_TOKEN,
@@ -507,7 +532,7 @@ def add_receipt(
         result,
         receipt=receipt,
         unused=() if context.replay is None else context.replay.count_unused(),
-        replayed=tally.replayed,
-        refused=tally.refused,
-        unknown=tally.unknown,
+        replayed=tally.counts("replayed"),
+        refused=tally.counts("refused"),
+        unknown=tally.counts("unknown"),
     )

@@ -1,39 +1,47 @@
-"""Decides by the policy which calls are allowed, and reads the policy file again when it changes.
+"""Decides by the policy which calls are allowed, and by flow rules which may follow others. Pure.
 
-Names are compared character by character. While the file cannot be read, nothing runs.
+Names are compared character by character. A call counts as read when it is sent, since an earlier
+call cannot have its result. So the calls sent before a call decide on it, however long it waits for
+a person.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from operator import itemgetter
-from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bridge.errors import SettingsError
 from bridge.gate.conditions import ConditionCheck, Work, is_short_text, texts_wanted
-from bridge.gate.decision import CallFacts, Decision, digest
-from bridge.gate.flow import Flow, FlowState
 from bridge.gate.pins import tool_digest
-from bridge.model import Action, Effect, Json, Tool
-from bridge.settings import Settings, reload_policy
-from bridge.settings.globs import any_matcher, matcher
+from bridge.model import Action, Effect, Json, Provenance, Tool
 from bridge.settings.policy import (
     EXFILTRATION,
+    STRICTNESS,
     UNTRUSTED_INPUT,
     DefaultFor,
+    FlowRule,
+    Matcher,
     PolicySpec,
     Rule,
     ServerPolicy,
     ToolPolicy,
+    matcher,
 )
-from bridge.text import without_values
 
-logger = logging.getLogger(__name__)
+Mask = Callable[[Json, Json], Json]
+"""Takes arguments and their schema, and returns the arguments without secrets."""
+
+UNLISTED = "unlisted tool"  # The rule that denies tools that their server does not list.
+
+CHANGED = "changed tool"
+"""The rule that asks about a tool that changed since it was allowed; see `gate.pins`."""
+
+REDEFINED = "changed server"
+"""The rule that asks about a server whose definition changed since it was allowed."""
+
+Calls = dict[str, int]  # Counts of calls by tool. The empty name counts further tools.
 
 OPEN = "no policy"
 
@@ -52,8 +60,6 @@ MAX_NAME_CHARS = 512
 
 NOTHING: frozenset[str] = frozenset()
 
-_Tools = list[tuple[Callable[[str], bool], ToolPolicy]]
-
 # The reason for a tool's effect.
 BY_POLICY = "the policy says so"
 BY_SERVER = "the server's annotations say so, and it is trusted"
@@ -63,26 +69,77 @@ UNKNOWN = "unknown: neither your policy nor a trusted server classifies it"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """A step of an explained decision. `place` is the position of a rule in the file.
+class CallFacts:
+    """A call to decide on, with the arguments that the server would get."""
 
-    `applies` means that the step matched; for a default, that it decided.
-    """
+    server: str
+    tool: str
+    arguments: Mapping[str, Json] = field(default_factory=dict)
+    definition: Tool | None = None
+    server_definition: str = ""  # The digest of its server's definition.
+    own: bool = False  # Whether the user's file, and not a project's, defines the server.
+
+    def __str__(self) -> str:
+        return f"{self.server}.{self.tool}"
+
+    @property
+    def schema(self) -> Mapping[str, Json]:
+        return {} if self.definition is None else self.definition.input_schema
+
+    @property
+    def says_it_reads(self) -> bool:
+        return self.own and self.definition is not None and self.definition.says_it_reads
+
+    def find_unlisted(self, names: Iterable[str]) -> tuple[str, ...]:
+        known = self.schema.get("properties")
+        if not isinstance(known, Mapping):
+            return ()
+        return tuple(name for name in names if name not in known)
+
+
+def no_mask(value: Json, schema: Json = None) -> Json:
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Whether a call is allowed, asked about or denied, and why."""
+
+    action: Action
+    rule: str  # Shown and recorded: "rule 'no force'".
+    reason: str = ""
+    effect: Effect = "write"
+    labels: frozenset[str] = frozenset()
+    led: tuple[str, ...] = ()  # The earlier calls that made a flow rule decide.
+
+
+def strictest(first: Decision, *others: Decision | None) -> Decision:
+    """Return the strictest decision, with the effect and labels of the first."""
+    decisions = (first, *filter(None, others))
+    found = max(decisions, key=lambda each: STRICTNESS.index(each.action))
+    if found is first:
+        return first
+    return replace(found, effect=first.effect, labels=first.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step of an explained decision."""
 
     about: Literal["effect", "label", "rule", "default"]
     name: str
-    applies: bool = True
+    applies: bool = True  # Whether the step matched; for a default, whether it decided.
     action: Action | None = None
     why: str = ""
-    place: str = ""
+    place: str = ""  # The position of a rule in the file.
 
 
 class _CompiledRule:
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.title = f"rule '{rule.name}'"
-        self.servers = any_matcher(rule.servers)
-        self.tools = any_matcher(rule.tools)
+        self.servers = matcher(*rule.servers)
+        self.tools = matcher(*rule.tools)
         self.effects = rule.effects
         self.digest = rule.digest
         self.allows = rule.action == "allow"
@@ -118,7 +175,9 @@ class _ToolRules:
         self.tool = tool
         self.definition = definition
         self._digest: str | None = None
-        self.effect, self.origin = _effect(server, tool, definition)
+        trusted = server is not None and server.trust
+        self._hints = definition.annotations if trusted and definition is not None else None
+        self.effect, self.origin = self._find_effect()
         self.labels = NOTHING.union(*(labels for labels, _ in self.sources()))
 
     def rules(self, arguments: Mapping[str, Json]) -> Iterator[_CompiledRule]:
@@ -130,13 +189,24 @@ class _ToolRules:
         for _, rule in sorted(found, key=itemgetter(0)):
             yield rule
 
+    def _find_effect(self) -> tuple[Effect, str]:
+        if self.tool is not None and self.tool.effect is not None:
+            return self.tool.effect, BY_POLICY
+        if self._hints is None:
+            return "write", UNKNOWN
+        # The protocol assumes the worst without hints.
+        if self._hints.get("readOnlyHint") is True:
+            return "read", BY_SERVER
+        destroys = self._hints.get("destructiveHint") is not False
+        return ("destructive" if destroys else "write"), BY_SERVER
+
     def sources(self) -> list[tuple[frozenset[str], str]]:
         found = []
         if self.server is not None and self.server.labels:
             found.append((self.server.labels, f"the policy, of servers {self.server.servers!r}"))
         if self.tool is not None and self.tool.labels:
             found.append((self.tool.labels, f"the policy, of tools {self.tool.tools!r}"))
-        if (_trusted_annotations(self.server, self.definition) or {}).get("openWorldHint") is True:
+        if (self._hints or {}).get("openWorldHint") is True:
             label = UNTRUSTED_INPUT if self.effect == "read" else EXFILTRATION
             found.append((frozenset({label}), "the server's openWorldHint, which is believed"))
         return found
@@ -157,25 +227,155 @@ class _ToolRules:
         return self._digest != ready.digest and (ready.allows or self._digest != "")
 
 
-def _trusted_annotations(
-    server: ServerPolicy | None, definition: Tool | None
-) -> Mapping[str, Json] | None:
-    trusted = server is not None and server.trust
-    return definition.annotations if trusted and definition is not None else None
+@dataclass(kw_only=True, eq=False)
+class FlowState:
+    """The servers called and labels read so far, by calls and by kept things."""
+
+    labels: dict[str, Calls] = field(default_factory=dict)
+    servers: dict[str, Calls] = field(default_factory=dict)
+    unknown: Calls = field(default_factory=dict)  # Things that may have any label and server.
+
+    def add_call(self, server: str, tool: str, labels: frozenset[str]) -> None:
+        name = f"{server}.{tool}"
+        _add(self.servers.setdefault(server, {}), name)
+        for label in labels:
+            _add(self.labels.setdefault(label, {}), name)
+
+    def add_provenance(self, name: str, provenance: Provenance) -> bool:
+        """Record that a kept thing was read, and return whether its provenance is new."""
+        new = not self.knows(provenance)
+        calls = [self.unknown] if provenance.anything else []
+        calls += [self.servers.setdefault(server, {}) for server in sorted(provenance.servers)]
+        calls += [self.labels.setdefault(label, {}) for label in sorted(provenance.labels)]
+        for each in calls:
+            if name not in each:
+                _add(each, name)
+        return new
+
+    def provenance(self, run_id: str) -> Provenance | None:
+        """Return the provenance of things that a run keeps now; None if it read nothing."""
+        if not (self.labels or self.servers or self.unknown):
+            return None
+        return Provenance(
+            run_id=run_id,
+            labels=frozenset(self.labels),
+            servers=frozenset(self.servers),
+            anything=bool(self.unknown),
+        )
+
+    def knows(self, provenance: Provenance) -> bool:
+        return (
+            (bool(self.unknown) or not provenance.anything)
+            and provenance.labels <= self.labels.keys()
+            and provenance.servers <= self.servers.keys()
+        )
+
+    def absorb(self, other: FlowState) -> None:
+        """Add the calls of another state, such as that of the run that made a plan."""
+        _absorb(self.unknown, other.unknown)
+        for mine, theirs in ((self.servers, other.servers), (self.labels, other.labels)):
+            for name, calls in theirs.items():
+                _absorb(mine.setdefault(name, {}), calls)
+
+    def document(self) -> dict[str, Json]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, document: Json) -> FlowState:
+        """Return the state of a document. An invalid document means that everything was read."""
+        state = cls()
+        try:
+            state.labels = {str(name): _calls(calls) for name, calls in document["labels"].items()}
+            servers = document["servers"].items()
+            state.servers = {str(name): _calls(calls) for name, calls in servers}
+            state.unknown = _calls(document["unknown"])
+        except (AttributeError, KeyError, TypeError, ValueError):
+            state.unknown = {"an unreadable record": 1}
+        return state
+
+    def read(self, labels: Iterable[str]) -> bool:
+        return bool(self.unknown) or all(label in self.labels for label in labels)
+
+    def has_used(self, servers: Matcher) -> bool:
+        return bool(self.unknown) or any(servers(server) for server in self.servers)
+
+    def list_causes(self, labels: Iterable[str], servers: Matcher | None) -> tuple[str, ...]:
+        found = [(label, self.labels.get(label, {})) for label in labels]
+        if servers is not None:
+            found += [(server, calls) for server, calls in self.servers.items() if servers(server)]
+        # Any of these may be the reason.
+        found.append(("of unknown origin", self.unknown))
+        shown: dict[str, None] = {}
+        for what, calls in found:
+            for name, count in calls.items():
+                times = name if count == 1 else f"{name} ({count:,} times)"
+                shown[times if name else f"{count:,} more ({what})"] = None
+        return tuple(shown)
 
 
-def _effect(
-    server: ServerPolicy | None, tool: ToolPolicy | None, definition: Tool | None
-) -> tuple[Effect, str]:
-    if tool is not None and tool.effect is not None:
-        return tool.effect, BY_POLICY
-    hints = _trusted_annotations(server, definition)
-    if hints is None:
-        return "write", UNKNOWN
-    # The protocol assumes the worst without hints.
-    if hints.get("readOnlyHint") is True:
-        return "read", BY_SERVER
-    return ("write" if hints.get("destructiveHint") is False else "destructive"), BY_SERVER
+def _add(calls: Calls, name: str, count: int = 1) -> None:
+    # A server can invent any number of names.
+    if name not in calls and len(calls) >= 5:
+        name = ""
+    calls[name] = calls.get(name, 0) + count
+
+
+def _absorb(calls: Calls, others: Calls) -> None:
+    for name, count in others.items():
+        _add(calls, name, count)
+
+
+def _calls(document: Json) -> Calls:
+    calls: Calls = {}
+    _absorb(calls, {str(name): int(count) for name, count in document.items()})
+    return calls
+
+
+class _CompiledFlowRule:
+    def __init__(self, rule: FlowRule) -> None:
+        self.rule = rule
+        self.after = sorted(rule.after)
+        self.after_servers = matcher(*rule.after_servers) if rule.after_servers else None
+        self.to_servers = matcher(*rule.to_servers) if rule.to_servers else None
+
+    def about(self, server: str, labels: frozenset[str]) -> bool:
+        named = self.to_servers is not None and self.to_servers(server)
+        return named or not self.rule.to.isdisjoint(labels)
+
+    def begun(self, state: FlowState) -> bool:
+        return state.read(self.after) and (
+            self.after_servers is None or state.has_used(self.after_servers)
+        )
+
+
+class Flow:
+    """The flow rules. The first matching rule decides."""
+
+    def __init__(self, rules: Sequence[FlowRule] = ()) -> None:
+        self._rules = tuple(_CompiledFlowRule(rule) for rule in rules)
+
+    def watches(self, state: FlowState) -> bool:
+        return bool(state.labels or state.unknown) or any(
+            ready.after_servers is not None and state.has_used(ready.after_servers)
+            for ready in self._rules
+        )
+
+    def judges(self, server: str, labels: frozenset[str]) -> bool:
+        """Return whether a rule could apply to such a call."""
+        return any(ready.about(server, labels) for ready in self._rules)
+
+    def decide(self, state: FlowState, server: str, labels: frozenset[str]) -> Decision | None:
+        """Decide on a call by the calls before it; None if no rule applies."""
+        for ready in self._rules:
+            if ready.about(server, labels) and ready.begun(state):
+                return Decision(
+                    action=ready.rule.action,
+                    rule=f"flow rule '{ready.rule.name}'",
+                    reason=ready.rule.reason,
+                    labels=labels,
+                    led=state.list_causes(ready.after, ready.after_servers),
+                )
+        return None
 
 
 class Policy:
@@ -207,21 +407,16 @@ class Policy:
         shown: Effect = "read" if hinted else taken
         ready = self._match(known, call, taken)
         if ready is not None:
-            rule = ready.rule
-            return Decision(
-                action=rule.action,
-                rule=ready.title,
-                reason=rule.reason if ready.allows else _reason(ready, call),
-                effect=shown,
-                labels=known.labels,
-            )
-        default: DefaultFor = taken if effect or known.origin != UNKNOWN else "untrusted"
-        return Decision(
-            action=self.spec.defaults[default],
-            rule=DEFAULTS[default],
-            effect=shown,
-            labels=known.labels,
-        )
+            action, rule = ready.rule.action, ready.title
+            reason = ready.rule.reason if ready.allows else _reason(ready, call)
+        else:
+            default: DefaultFor = taken if effect or known.origin != UNKNOWN else "untrusted"
+            action, rule, reason = self.spec.defaults[default], DEFAULTS[default], ""
+        return Decision(action=action, rule=rule, reason=reason, effect=shown, labels=known.labels)
+
+    @cached_property
+    def flow(self) -> Flow:
+        return Flow(self.spec.flows)
 
     def start(self, server: str) -> Decision:
         if not self.spec.present:
@@ -309,7 +504,9 @@ class Policy:
             known = self._known[key] = _ToolRules(rules, policy, its_tool, definition)
         return known
 
-    def _server(self, server: str) -> tuple[ServerPolicy | None, _Tools]:
+    def _server(
+        self, server: str
+    ) -> tuple[ServerPolicy | None, list[tuple[Callable[[str], bool], ToolPolicy]]]:
         found = ((policy, tools) for matches, policy, tools in self._servers if matches(server))
         return next(found, (None, []))
 
@@ -358,16 +555,11 @@ def outlook(
     policy: Policy,
     call: CallFacts,
     *,
-    unseen: Collection[str] = (),
-    open: bool = False,
+    unseen: Collection[str] = (),  # Names of arguments whose values are not known.
+    open: bool = False,  # Whether the call may have arguments of other names.
     effect: Effect | None = None,
 ) -> Outlook:
-    """Forecast the policy's decision on a call that a program makes when it runs.
-
-    Args:
-        unseen: Names of arguments whose values are not known.
-        open: Whether the call may have arguments of other names.
-    """
+    """Forecast the policy's decision on a call that a program makes when it runs."""
     possible: list[Possibility] = []
     certain: list[Rule] = []
     for rule in policy.spec.rules:
@@ -401,72 +593,3 @@ def flow_decision(
     for earlier, its in before:
         state.add_call(earlier.server, earlier.tool, its)
     return flow.decide(state, call.server, labels)
-
-
-class PolicyFile:
-    """The policy of a file, which is read again when the file changes.
-
-    `changed` receives the audit record of a change. `digest` is that of the active policy.
-    """
-
-    def __init__(self, settings: Settings, changed: Callable[[Mapping[str, Json]], None]) -> None:
-        self._settings = settings
-        self._changed = changed
-        # Read at the first run, since the file may have changed.
-        self._state: tuple[int, ...] | None = None
-        self._policy = Policy(settings.policy)
-        self._flow = Flow(settings.policy.flows)
-        self._error: SettingsError | None = None
-        self.digest = policy_digest(settings.policy)
-
-    def now(self) -> tuple[Policy, Flow]:
-        """Return the policy and its flow rules. Raise `SettingsError` while the file is invalid."""
-        state = _state(self._settings.policy.path)
-        if state != self._state:
-            self._state = state
-            try:
-                self._reload(state)
-                self._error = None
-            except SettingsError as error:
-                logger.warning("the policy cannot be read: %s", error)
-                # Models read this error, so it has no host paths.
-                message, remedy = without_values(error.message), without_values(error.remedy)
-                self._error = SettingsError(message, remedy=remedy)
-        if self._error is not None:
-            raise self._error
-        return self._policy, self._flow
-
-    def _reload(self, state: tuple[int, ...] | None) -> None:
-        """Activate the file's policy and report a change."""
-        # Some editors empty or remove the file while they save.
-        if self._policy.spec.present and not (state and state[1] > 0):
-            message = f"{self._settings.policy.path} held a policy, and now is empty or gone."
-            remedy = "Restore it. To continue without a policy, remove [policy] or restart."
-            raise SettingsError(message, remedy=remedy)
-        spec = reload_policy(self._settings)
-        if spec == self._policy.spec:
-            return
-        logger.info("the policy was read again")
-        self._policy, self._flow = Policy(spec), Flow(spec.flows)
-        was, self.digest = self.digest, policy_digest(spec)
-        self._changed({"kind": "policy", "policy": self.digest, "was": was})
-
-
-def policy_digest(spec: PolicySpec) -> str:
-    if not spec.present:
-        return ""
-    # Positions do not change the meaning.
-    rules = tuple(replace(rule, place="") for rule in spec.rules)
-    meant = asdict(replace(spec, path=None, rules=rules))
-    return digest(json.dumps(meant, default=sorted, sort_keys=True).encode("ascii"))
-
-
-def _state(path: Path | None) -> tuple[int, ...] | None:
-    """Return a value that changes with the file; empty if unreadable, None without a file."""
-    if path is None:
-        return None
-    try:
-        found = os.stat(path)  # noqa: PTH116 - ten times as fast as Path.stat
-    except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,21 +1,36 @@
-"""Replaces personal data by tokens before it enters a sandbox, and puts it back for allowed
-servers."""
+"""Hides secrets and personal data from programs, and puts them back for servers that may have them.
+
+A mark stands for a secret of this machine. Only the server that returned a secret gets it back. A
+token stands for personal data, which the policy reveals to some servers.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import json
+import logging
 import re
 import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
+from operator import is_not
+from typing import Any
 from urllib.parse import quote
 
-from bridge.errors import CallDeniedError, InvalidRequestError, ToolCallError, UpstreamError
+from bridge.errors import (
+    BridgeError,
+    CallDeniedError,
+    InvalidRequestError,
+    ToolCallError,
+    UpstreamError,
+)
+from bridge.event_loop import estimated_size, offload
 from bridge.gate.privacy_data import (
     PORTION,
     REMAINS,
@@ -29,10 +44,9 @@ from bridge.gate.privacy_data import (
     make_token,
     plain_token,
 )
-from bridge.model import Json
-from bridge.offload import estimated_size
-from bridge.settings.globs import any_matcher
-from bridge.settings.policy import Privacy
+from bridge.gate.redaction import MARK, Redactor, as_json
+from bridge.model import Json, RunResult, Tool
+from bridge.settings.policy import Privacy, matcher
 
 MAX_VALUES = 100_000
 """Tokens of one owner, since a server can return any number of addresses. The least recently used
@@ -54,6 +68,193 @@ _DEEPER = "[nested too deeply to be searched for personal data]"
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=\s-]+")
 
+NOT_SHOWN = "[left out: it could not be searched for secrets]"
+
+_OWN_WORDS = frozenset(
+    (
+        *("run_id", "plan_id", "session_id", "uri", "digest", "audit"),
+        *("status", "reason", "code", "state", "severity", "source", "effect", "action"),
+        *("isolation", "usage", "provenance"),
+    )
+)
+"""Fields of a result without text of a program or server."""
+
+_TOOL_FIELDS = ("name", "title", "description", "input_schema", "output_schema", "annotations")
+
+
+async def redact_outcome(work: Awaitable[RunResult], redactor: Redactor) -> RunResult:
+    """Return a run's result, or raise its error, without secrets."""
+    try:
+        result = await work
+    except BridgeError as error:
+        error.remedy = redactor.text(error.remedy)
+        data = clear_value(getattr(error, "data", None), redactor)
+        _replace_texts(error, redactor.text(error.message), redactor.text(error.host_detail), data)
+        raise
+    return await offload(result.result, partial(clear_result, result, redactor))
+
+
+def _replace_texts(error: BridgeError, message: str, host_detail: str, data: Json) -> None:
+    # In place, since other code may hold the error.
+    error.message, error.host_detail, error.args = message, host_detail, (message,)
+    if isinstance(error, ToolCallError):
+        error.data = data
+
+
+def clear_result(value: Any, redactor: Redactor) -> Any:
+    """Return a result, or a part of one, without secrets; the same object if it has none."""
+    if isinstance(value, str):
+        return redactor.text(value)
+    if isinstance(value, tuple):
+        items = tuple(clear_result(item, redactor) for item in value)
+        return items if any(map(is_not, items, value)) else value
+    if isinstance(value, (dict, list)):
+        return clear_value(value, redactor)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changes = {}
+    for name in (each.name for each in fields(value) if each.name not in _OWN_WORDS):
+        before = getattr(value, name)
+        if (after := clear_result(before, redactor)) is not before:
+            changes[name] = after
+    return replace(value, **changes) if changes else value
+
+
+def clear_value(value: Json, redactor: Redactor) -> Json:
+    """Return a JSON value without secrets. Other values are left out."""
+    try:
+        return redactor.value(value)
+    except (ValueError, TypeError):
+        return NOT_SHOWN
+
+
+def clear_tools(tools: tuple[Tool, ...], redactor: Redactor) -> tuple[Tool, ...]:
+    """Return tools without secrets in their descriptions.
+
+    A tool with a secret in its name is left out, since another name could not be called.
+    """
+    found = []
+    for tool in tools:
+        before = [getattr(tool, name) for name in _TOOL_FIELDS]
+        # A schema may be nested too deeply.
+        with suppress(ValueError, TypeError):
+            after = redactor.value(before)
+            if after is before:
+                found.append(tool)
+            elif after[0] == tool.name:
+                found.append(replace(tool, **dict(zip(_TOOL_FIELDS, after, strict=True))))
+    return tools if found == list(tools) else tuple(found)
+
+
+@contextmanager
+def clear_logs(redactor: Redactor) -> Iterator[None]:
+    """Redact the bridge's log while this is open, because clients store and show it."""
+    formatter = logging.Formatter()
+
+    def clear(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if (cleared_text := redactor.text(message)) is not message:
+            record.msg, record.args = cleared_text, ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = formatter.formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = redactor.text(record.exc_text)
+        return True
+
+    handlers = tuple(logging.getLogger().handlers)
+    for handler in handlers:
+        handler.addFilter(clear)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(clear)
+
+
+Replaced = dict[str, dict[str, set[str]]]
+"""The texts that each mark replaced, by server. A text that only looks like a mark replaces itself.
+"""
+
+_READ_AGAIN = (
+    "Only the server that returned a secret gets it back. Read the text from that server again, or "
+    "leave the secret out and let the user put it in."
+)
+_PASS_WHOLE = (
+    "Pass each mark on whole, as plain text and with nothing joined to it, or use a tool that "
+    "changes a part of the text in place."
+)
+
+
+class Marks:
+    """The marks in what servers returned to one run.
+
+    `replaced` is shared by all runs of a caller. `names` has the secrets that this run replaced.
+    """
+
+    def __init__(self, redactor: Redactor | None = None, replaced: Replaced | None = None) -> None:
+        self._redactor = redactor or Redactor()
+        self._replaced: Replaced = {} if replaced is None else replaced
+        self.names: dict[str, None] = {}
+
+    def of(self, server: str) -> Redactor:
+        """Return the redactor for a server's texts; "" for texts of the program."""
+        return self._redactor.with_note(partial(self._note, server))
+
+    def _note(self, server: str, mark: str, text: str) -> None:
+        if mark not in self._redactor.marks:
+            return
+        if text != mark:
+            self.names[self._redactor.marks[mark]] = None
+        texts = self._replaced.setdefault(server, {}).setdefault(mark, set())
+        # Two texts are ambiguous already.
+        if server and len(texts) < 2:
+            texts.add(text)
+
+    def reveal(self, server: str, arguments: dict[str, Json]) -> dict[str, Json]:
+        """Return arguments with secrets in place of marks; the same object if there are none."""
+        try:
+            line = as_json(arguments).encode("utf-8", "surrogatepass")
+        except RecursionError:
+            raise InvalidRequestError("The arguments are nested too deeply.") from None
+        parts, kept = [], 0
+        for start, end, mark in self._redactor.find_marks(line):
+            shown, like = repr(line[start:end].decode()[:120]), MARK.match(line, start)
+            if line[start:end] != mark:
+                if like and like[0].decode() not in self._redactor.marks:
+                    # The bridge has no secret of this name.
+                    continue
+                raise _denial(f"An argument has a part of a mark, {shown}", _PASS_WHOLE)
+            texts = self._replaced.get(server, {}).get(mark.decode(), set())
+            if len(texts) != 1:
+                why = "several texts" if texts else "a secret that this server did not return"
+                message = f"{shown} stands for {why} in what {server!r} said to this caller"
+                raise _denial(message, _PASS_WHOLE if texts else _READ_AGAIN)
+            text = as_json(*texts)[1:-1].encode("utf-8", "surrogatepass")
+            parts += [line[kept:start], text]
+            kept = end
+        if not parts:
+            return arguments
+        filled = b"".join([*parts, line[kept:]])
+        with suppress(ValueError):
+            if self._redactor.frame(filled) == self._redactor.frame(line):
+                revealed: dict[str, Json] = json.loads(filled.decode("utf-8", "surrogatepass"))
+                if not any(
+                    _is_json(arguments.get(key)) > _is_json(revealed[key]) for key in revealed
+                ):
+                    return revealed
+                raise _denial("A mark stands in JSON, where its secret needs escapes", _PASS_WHOLE)
+        raise _denial("A secret would not be recognised where its mark stands", _PASS_WHOLE)
+
+
+def _denial(message: str, remedy: str) -> CallDeniedError:
+    return CallDeniedError(f"The call was not made. {message}.", remedy=remedy)
+
+
+def _is_json(text: Json) -> bool:
+    with suppress(ValueError, RecursionError):
+        return isinstance(text, str) and text.lstrip()[:1] in ("{", "[") and bool(json.loads(text))
+    return False
+
 
 @dataclass
 class _Value:
@@ -68,9 +269,9 @@ class _Value:
 
 
 class Kept:
-    """The tokens of one owner.
+    """The tokens of one owner, with the personal data that each one replaces.
 
-    The bridge also scans the results of `receivers`: servers that received real values.
+    Results of `receivers`, the servers that received real values, get tokens as well.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -152,8 +353,8 @@ class Vault:
         self._privacy = privacy or Privacy()
         self._kept = kept if kept is not None else Kept()
         self._kinds = frozenset(self._privacy.detect)
-        self._hides = any_matcher(self._privacy.servers)
-        self._reveals = any_matcher(self._privacy.reveal_to)
+        self._hides = matcher(*self._privacy.servers)
+        self._reveals = matcher(*self._privacy.reveal_to)
         # The texts that the program itself wrote to each server.
         self._written: dict[str, set[tuple[Kind, str]]] = {}
 
@@ -174,7 +375,7 @@ class Vault:
             raise UpstreamError(
                 message, server=server, remedy=remedy, doubtful=False, code="message_too_large"
             )
-        return self._hide(server, value, 0)
+        return self._hide(server, value)
 
     def _is_private(self, server: str) -> bool:
         return bool(self._kinds) and (self._hides(server) or server in self._kept.receivers)
@@ -187,29 +388,11 @@ class Vault:
             told = [error.message, error.host_detail, getattr(error, "data", None)]
             if estimated_size(told, MAX_SEARCHED) > MAX_SEARCHED:
                 told = [_TOO_LARGE, "", None]
-            error.message, error.host_detail, data = self._hide(server, told, 0)
-            error.args = (error.message,)
-            if isinstance(error, ToolCallError):
-                error.data = data
+            _replace_texts(error, *self._hide(server, told))
 
-    def _hide(self, server: str, value: Json, depth: int) -> Json:
-        if isinstance(value, str):
-            return self._hide_text(server, value)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return self._hide_number(server, value)
-        if not isinstance(value, (dict, list)):
-            return value
-        if depth >= MAX_DEPTH:
-            return _DEEPER
-        if isinstance(value, list):
-            return [self._hide(server, item, depth + 1) for item in value]
-        typed = isinstance(value.get("mimeType"), str)
-        return {
-            self._hide_text(server, key) if isinstance(key, str) else key: (
-                item if typed and _is_encoded(key, item) else self._hide(server, item, depth + 1)
-            )
-            for key, item in value.items()
-        }
+    def _hide(self, server: str, value: Json) -> Json:
+        texts, numbers = partial(self._hide_text, server), partial(self._hide_number, server)
+        return _rewrite(value, texts, numbers, lambda: _DEEPER)
 
     def _hide_text(self, server: str, text: str) -> str:
         if "\\u" in text and text.lstrip()[:1] in ("{", "["):
@@ -218,7 +401,7 @@ class Vault:
                 document = json.loads(text)
             except (ValueError, RecursionError):
                 return self._hide_plain(server, text)
-            hidden = self._hide(server, document, 0)
+            hidden = self._hide(server, document)
             if hidden != document:
                 return json.dumps(hidden, ensure_ascii=False)
         return self._hide_plain(server, text)
@@ -238,11 +421,10 @@ class Vault:
         if "card" not in self._kinds or not 10**12 <= number < 10**19:
             return number
         text = str(number)
-        for found in find(text, ("card",)):
-            if (found.kind, found.same) in self._written.get(server, ()):
-                return number
-            return int(self._kept.make_token(found, text, server))
-        return number
+        found = next(iter(find(text, ("card",))), None)
+        if found is None or (found.kind, found.same) in self._written.get(server, ()):
+            return number
+        return int(self._kept.make_token(found, text, server))
 
     def reveal(self, server: str, arguments: dict[str, Json]) -> dict[str, Json]:
         """Return arguments with data in place of tokens, if the server may have it.
@@ -255,7 +437,8 @@ class Vault:
         if estimated_size(arguments, MAX_SEARCHED) > MAX_SEARCHED:
             message = "The arguments are too large to be searched for tokens of personal data."
             raise InvalidRequestError(message, remedy="Pass on less at a time.")
-        revealed: dict[str, Json] = self._reveal(server, arguments, 0)
+        texts, numbers = partial(self._reveal_text, server), partial(self._reveal_number, server)
+        revealed: dict[str, Json] = _rewrite(arguments, texts, numbers, _refuse_depth)
         written = self._written.setdefault(server, set())
         written.update((found.kind, found.same) for found in self._found_in(arguments))
         if len(written) > MAX_VALUES:
@@ -274,27 +457,12 @@ class Vault:
                 case str() | int() as plain if not isinstance(plain, bool):
                     yield from find(str(plain), self._kinds)
 
-    def _reveal(self, server: str, value: Json, depth: int) -> Json:
-        if isinstance(value, str):
-            return self._reveal_text(server, value)
-        if isinstance(value, int) and value >= 10**18:
-            known = self._kept.find(str(value))
-            if known is None:
-                return value
-            # The first text may have had separators between the digits.
-            return int("".join(filter(str.isdigit, self._reveal_value(server, known))))
-        if not isinstance(value, (dict, list)):
-            return value
-        if depth >= MAX_DEPTH:
-            raise InvalidRequestError("The arguments are nested too deeply.")
-        if isinstance(value, list):
-            return [self._reveal(server, item, depth + 1) for item in value]
-        return {
-            self._reveal_text(server, key) if isinstance(key, str) else key: self._reveal(
-                server, item, depth + 1
-            )
-            for key, item in value.items()
-        }
+    def _reveal_number(self, server: str, number: int) -> int:
+        known = self._kept.find(str(number)) if number >= 10**18 else None
+        if known is None:
+            return number
+        # The first text may have had separators between the digits.
+        return int("".join(filter(str.isdigit, self._reveal_value(server, known))))
 
     def _reveal_text(self, server: str, text: str) -> str:
         if not any(sign in text for sign in SIGNS):
@@ -342,6 +510,39 @@ class Vault:
         )
         remedy = "The user can name the server in policy.privacy.reveal_to."
         raise CallDeniedError(message, remedy=remedy)
+
+
+def _rewrite(
+    value: Json,
+    text: Callable[[str], str],
+    number: Callable[[int], int],
+    too_deep: Callable[[], Json],
+    depth: int = 0,
+) -> Json:
+    """Return a value with each text, key and number replaced, but for encoded contents."""
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return number(value)
+    if not isinstance(value, (dict, list)):
+        return value
+    if depth >= MAX_DEPTH:
+        return too_deep()
+    if isinstance(value, list):
+        return [_rewrite(item, text, number, too_deep, depth + 1) for item in value]
+    typed = isinstance(value.get("mimeType"), str)
+    return {
+        text(key) if isinstance(key, str) else key: (
+            item
+            if typed and _is_encoded(key, item)
+            else _rewrite(item, text, number, too_deep, depth + 1)
+        )
+        for key, item in value.items()
+    }
+
+
+def _refuse_depth() -> Json:
+    raise InvalidRequestError("The arguments are nested too deeply.")
 
 
 def _is_encoded(key: Json, value: Json) -> bool:

@@ -27,16 +27,12 @@ CARD_PREFIX = "9999"
 
 @dataclass(frozen=True)
 class DetectedData:
-    """Personal data in a text.
-
-    Attributes:
-        same: A key that all spellings of the value share.
-    """
+    """Personal data in a text."""
 
     start: int
     end: int
     kind: Kind
-    same: str
+    same: str  # A key that all spellings of the value share.
 
 
 PORTION = 64 * 1024  # Characters in one search, which blocks other threads.
@@ -72,7 +68,6 @@ _NO_DOMAIN = re.compile(r"v?[0-9]+\.[0-9]|[0-9]+x\.", re.IGNORECASE)
 
 
 def emails(text: str) -> Iterator[DetectedData]:
-    """Yield addresses of people."""
     at, least = text.find("@"), 0
     while at >= 0:
         after = _AFTER_AT.match(text, at + 1) if at else None

@@ -13,10 +13,10 @@ import textwrap
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from bridge.gate.decision import CHANGED, CallFacts, Decision, arguments_digest
-from bridge.gate.policy import DEFAULTS
+from bridge.gate.journal import arguments_digest
+from bridge.gate.policy import CHANGED, DEFAULTS, CallFacts, Decision
 from bridge.model import Effect, HeldCall, Json, Plan, ServerSpec
 from bridge.text import escape_look_alikes, is_hidden, look_alikes, mark_gaps
 
@@ -31,8 +31,7 @@ MAX_ITEMS = 30  # Items of each list and object.
 
 UNLISTED = " (the tool describes no such argument)"
 
-WIDTH = 72
-"""Columns of a line: a terminal has 80, and clients indent questions."""
+WIDTH = 72  # Columns of a line: a terminal has 80, and clients indent questions.
 
 EFFECTS: Mapping[Effect, str] = {
     "read": "read",
@@ -264,6 +263,45 @@ def read_answer(answer: Mapping[str, Json], offered: Sequence[str], alone: str) 
     if decision is None:
         return alone
     return decision if isinstance(decision, str) and decision in offered else "no"
+
+
+AUTOMATIC_SECONDS = 0.15  # No person answers a question faster.
+
+HEADLESS_SECONDS = 2.0
+"""The limit for clients that are known to answer without a user, on a busy machine."""
+
+
+class Headless(NamedTuple):
+    """A client's non-interactive mode, which answers questions itself from this version on."""
+
+    command: str
+    since: tuple[int, ...]
+    action: str
+
+
+_HEADLESS: Mapping[str, Headless] = {
+    "claude-code": Headless("claude -p", (2, 1), "cancel"),
+    "codex-mcp-client": Headless("codex exec", (0, 169), "decline"),
+    "copilot-cli": Headless("copilot -p", (1, 0), "decline"),
+}
+"""Modes by the prefix of the client's name. docs/clients.md has the measurements."""
+
+
+def answered_by(client: str, action: object, seconds: float) -> str:
+    """Return the program that answered a question, or an empty string if a person may have
+    answered."""
+    name, _, version = client.partition(" ")
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
+    mode = next((mode for each, mode in _HEADLESS.items() if name.startswith(each)), None)
+    if mode is not None and numbers >= mode.since and action == mode.action:
+        return f"`{mode.command}`" if seconds < HEADLESS_SECONDS else ""
+    return f"the client {client}".rstrip() if seconds < AUTOMATIC_SECONDS else ""
+
+
+def was_asked(what: str, decision: str) -> str:
+    """Return a sentence on a question that `read_answer` found not accepted."""
+    said = "declined" if decision else "gave no answer"
+    return f"The client was asked whether {what}, and {said}."
 
 
 def call_name(call: CallFacts | HeldCall) -> str:

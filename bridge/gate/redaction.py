@@ -32,8 +32,7 @@ MAX_SECRETS = 1000  # Another user's environment file can have any number.
 MAX_SECRET_CHARS = 64 * 1024  # Keys and certificates have some thousand.
 _PORTION = 64 * 1024  # Bytes of one search.
 
-_WORD = 8
-"""Bytes of each word that the quick search for long forms looks up."""
+_WORD = 8  # Bytes of each word that the quick search for long forms looks up.
 
 _LONG = 2 * _WORD - 1  # A form of this many bytes has a word at a multiple of eight.
 MARK = re.compile(rb"\[redacted: [^\[\]]{1,200}\]")  # A whole mark.
@@ -64,11 +63,8 @@ class _Span(NamedTuple):
 class Redactor:
     """Removes known values from texts, JSON and frames.
 
-    A bridge has one. Its secrets may change, which changes `revision`.
-
-    Args:
-        known: Secrets to their names in marks ("GITHUB_TOKEN of github").
-        words: The secrets that match only as whole words.
+    A bridge has one. `known` maps its secrets to names in marks ("GITHUB_TOKEN of github"). The
+    secrets in `words` match only as whole words. A change of the secrets changes `revision`.
     """
 
     def __init__(self, known: Mapping[str, str] | None = None, words: Collection[str] = ()) -> None:
@@ -170,11 +166,8 @@ class Redactor:
 
         Known secrets are removed. Texts in the format of a secret, and values of parameters that
         name one, have a mask with their ends, length and digest. Everything else is shown.
-
-        Args:
-            schema: Of the tool's arguments. Other names mask nothing: a program could use one to
-                hide a value.
-            marks: Whether known marks stay, because the gate replaces or refuses them.
+        Names outside of the schema mask nothing: a program could use one to hide a value. With
+        `marks` known marks stay, because the gate replaces or refuses them.
         """
         if marks:
             return self._with(_plain=self.marks).arguments(value, schema)
@@ -271,25 +264,23 @@ class ClearedStream:
 
 def _texts(value: Json) -> list[str] | None:
     """Return all texts in arguments; None if a key may name a secret."""
-    found: list[str] = []
-    level = [value]
-    for _ in range(100):
-        below: list[Json] = []
-        for one in level:
-            if isinstance(one, str):
-                found.append(one)
-            elif isinstance(one, dict):
-                for key, item in one.items():
-                    if not isinstance(key, str) or names_secret(key):
-                        return None
-                    found.append(key)
-                    below.append(item)
-            elif isinstance(one, (list, tuple)):
-                below.extend(one)
-        if not below:
-            return found
-        level = below
-    return None
+    texts: list[str] = []
+    stack = [(value, 0)]
+    while stack:
+        part, depth = stack.pop()
+        if isinstance(part, str):
+            texts.append(part)
+        if not isinstance(part, (dict, list, tuple)):
+            continue
+        if depth >= 100:
+            return None
+        if isinstance(part, dict):
+            if not all(isinstance(key, str) and not names_secret(key) for key in part):
+                return None
+            texts += part
+            part = part.values()
+        stack += [(item, depth + 1) for item in part]
+    return texts
 
 
 def _mark(name: str) -> str:
@@ -452,8 +443,7 @@ def _odd_backslashes(data: bytes, end: int) -> bool:
     return (end - before) % 2 == 1
 
 
-LEAST_ENCODED = 7
-"""The minimum length of an encoded form. Shorter ones occur by chance."""
+LEAST_ENCODED = 7  # The minimum length of an encoded form. Shorter ones occur by chance.
 
 Form = tuple[bytes, bytes, bool]
 """The searched bytes, the mark, and whether only whole words match."""

@@ -10,11 +10,12 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
-MASK_BEGINS = "[redacted: "
-"""The start of each mask. A text that has it is marked as text."""
+from bridge.text import words_in
+
+MASK_BEGINS = "[redacted: "  # The start of each mask. A text that has it is marked as text.
 
 LEAST_NAMED = 6
 """Minimum characters of a value that is a secret for its name. Shorter ones are in every text."""
@@ -26,10 +27,6 @@ LEAST_WORDS = 15
 and a pass phrase is."""
 
 MAX_MASKED = 16 * 1024  # Characters of one mask. A longer text is no token, and is shown.
-
-
-def words_in(text: str) -> frozenset[str]:
-    return frozenset(text.split())
 
 
 _ALWAYS = words_in(
@@ -134,9 +131,7 @@ _FORMATS: tuple[tuple[str, str], ...] = (
 """The starts of well-known tokens, with patterns of the rest. None matches the end of a host name,
 since the last of several parts is longer than any top-level domain."""
 
-_Match = Callable[[str, int], re.Match[str] | None]
-
-_COMPILED: tuple[tuple[str, _Match], ...] = tuple(
+_COMPILED = tuple(
     # Only at the start of a word, so that a long run takes linear time.
     (begins, re.compile(rf"(?<![A-Za-z0-9_-]){re.escape(begins)}{rest}").match)
     for begins, rest in _FORMATS

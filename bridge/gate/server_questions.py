@@ -14,21 +14,19 @@ from typing import NoReturn
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from bridge.errors import AuditError, CannotAskError
-from bridge.gate.audit.run import RunAudit
-from bridge.gate.decision import canonical, digest
+from bridge.event_loop import offload
+from bridge.gate.audit.log import RunAudit
+from bridge.gate.journal import canonical, digest
 from bridge.gate.question import form, one_line, safe_name
 from bridge.model import Action, Json
-from bridge.offload import offload
-from bridge.settings.globs import matcher
-from bridge.settings.policy import Asking, PolicySpec
+from bridge.settings.policy import Asking, PolicySpec, matcher
 from bridge.text import visible
 
 # Limits on a server's question.
 MAX_NAME_CHARS = 100  # Of a field's name.
 MAX_TEXT_CHARS = 1000  # Of a title, description, choice or default.
 
-_SHOWN = frozenset({"title", "description"})
-"""Parts of a form that clients only show."""
+_SHOWN = frozenset({"title", "description"})  # Parts of a form that clients only show.
 
 
 @dataclass(eq=False)
@@ -53,7 +51,6 @@ class ServerQuestions:
     async def passed_on(
         self, server: str, asking: Asking, params: Mapping[str, Json]
     ) -> dict[str, Json]:
-        """Return a question as its client gets it."""
         change = elicitation if asking == "elicitation" else sampling_request
         return await offload(params, partial(change, server, self.run_id, params))
 

@@ -21,45 +21,34 @@ from bridge.errors import (
 )
 from bridge.gate.approval import DO_NOT_EVADE, Approval, Ask
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.log import Record, approval_fields, without_empty
-from bridge.gate.decision import REDEFINED, Decision
+from bridge.gate.audit.log import Record, without_empty
 from bridge.gate.pins import Pins
-from bridge.gate.policy import Policy
-from bridge.gate.question import because, read_answer, safe_name, start_question
+from bridge.gate.policy import REDEFINED, Decision, Policy
+from bridge.gate.question import because, read_answer, safe_name, start_question, was_asked
 from bridge.model import ServerSpec
 
 
 @dataclass(kw_only=True)
 class StartApprover:
-    """Asks about the starts of servers in one run.
-
-    Attributes:
-        for_all: Whether the person may approve for all runs.
-        refused, given: Names and definitions that the person refused, or approved for this run.
-        turn: Held during a question.
-    """
+    """Asks about the starts of servers in one run."""
 
     run: str
     ask: Ask
-    for_all: bool = False
+    for_all: bool = False  # Whether the person may approve for all runs.
+    # Names and definitions that the person refused, or approved for this run.
     refused: set[tuple[str, str]] = field(default_factory=set)
     given: dict[tuple[str, str], Approval] = field(default_factory=dict)
-    turn: anyio.Lock = field(default_factory=anyio.Lock)
+    turn: anyio.Lock = field(default_factory=anyio.Lock)  # Held during a question.
 
 
 @dataclass(eq=False)
 class Starts:
-    """Decides on starts, asks about them, and records them.
+    """Decides on starts, asks about them, and records them."""
 
-    Args:
-        policy: Returns the active policy; raises `SettingsError`.
-        asker: Returns the approver of the current task; None outside of runs.
-    """
-
-    policy: Callable[[], Policy]
+    policy: Callable[[], Policy]  # Raises `SettingsError`.
     audit: AuditLog
     pins: Pins
-    asker: Callable[[], StartApprover | None] = lambda: None
+    asker: Callable[[], StartApprover | None] = lambda: None  # Returns None outside of runs.
     _recorded: OrderedDict[tuple[str, ...], None] = field(default_factory=OrderedDict, init=False)
 
     def decide(self, spec: ServerSpec) -> Decision:
@@ -91,8 +80,7 @@ class Starts:
     async def start(self, spec: ServerSpec, *, asked_for: bool = False) -> None:
         """Decide on the next start and record it. If this raises, the server must not start.
 
-        Args:
-            asked_for: Whether a person requested this start with a command.
+        A command of a person is `asked_for` and needs no further approval.
         """
         decision = await self._check_denial(spec)
         asker = self.asker()
@@ -149,11 +137,7 @@ class Starts:
             asker.given[_key(spec)] = Approval(holds="always" if said == "always" else "call")
         else:
             asker.refused.add(_key(spec))
-            became = "declined" if said else "gave no answer"
-            message = (
-                f"The client was asked whether {safe_name(spec.name)} may start "
-                f"({because(decision)}), and {became}."
-            )
+            message = was_asked(f"{safe_name(spec.name)} may start ({because(decision)})", said)
             refusal = ApprovalRefusedError(message, remedy=f"It was not started. {DO_NOT_EVADE}")
             raise await self._record_refusal(spec, decision, refusal)
 
@@ -192,7 +176,7 @@ class Starts:
             "rule": decision.rule,
             "run": self._run,
             "reason": decision.reason,
-            "approval": None if approval is None else approval_fields(approval),
+            "approval": approval and approval.fields,
             "why": why,
         }
         await self.audit.append(without_empty(record))

@@ -1,38 +1,46 @@
-"""Builds the gate's parts: those that outlive runs, and the `GateContext` of each run."""
+"""Builds the gate's parts: those that outlive runs, and the `GateContext` of each run.
+
+Owns the policy's file, which is read again when it changes, and the budgets of runs.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+import math
+import os
 import time
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
-from bridge.clock import Clock
-from bridge.errors import UnknownError, UpstreamError
+from bridge.errors import RefusedError, SettingsError, UnknownError, UpstreamError
+from bridge.event_loop import Clock, background_tasks
 from bridge.gate.approval import Approver, Grants
 from bridge.gate.audit import RunAudit
 from bridge.gate.audit.log import audit_log
-from bridge.gate.decision import digest
-from bridge.gate.flow import Flow, FlowState
 from bridge.gate.held_calls import HeldCalls
-from bridge.gate.journal import Journals, Replay, RunJournal
+from bridge.gate.journal import Journals, Replay, RunJournal, digest
 from bridge.gate.pins import Pins
-from bridge.gate.policy import Policy, PolicyFile
-from bridge.gate.privacy import MAX_OWNERS, Vault, Vaults
+from bridge.gate.policy import Flow, FlowState, Policy
+from bridge.gate.privacy import MAX_OWNERS, NOT_SHOWN, Marks, Replaced, Vault, Vaults, clear_value
 from bridge.gate.redaction import Redactor
-from bridge.gate.result_redaction import NOT_SHOWN, Marks, Replaced, clear_value
 from bridge.gate.server_questions import ServerQuestions
 from bridge.gate.server_starts import StartApprover, Starts
-from bridge.gate.tally import Rates, RunBudget
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult, Tool
-from bridge.settings import Settings, store_of
-from bridge.tasks import background_tasks
+from bridge.settings import Settings, reload_policy, store_of
+from bridge.settings.policy import Budgets, PolicySpec, matcher
+from bridge.text import without_values
+
+logger = logging.getLogger(__name__)
 
 
 class Caller(Protocol):
@@ -66,9 +74,6 @@ class Inventory(Protocol):
 
 Call = Callable[[], Awaitable[dict[str, Json]]]
 
-Define = Callable[[str, str], Awaitable[Tool | None]]
-"""Returns the definition of a server's tool, from the server if needed."""
-
 
 async def no_definition(server: str, tool: str) -> Tool | None:
     return None
@@ -94,55 +99,104 @@ class OngoingCalls:
         """Return a call's result. A cancelled wait cancels the call if `may_cancel`."""
         if self._tasks is None:
             return await call()
-        answers: list[dict[str, Json] | Exception] = []
-        scope, ended = anyio.CancelScope(), anyio.Event()
+        answer: asyncio.Future[dict[str, Json]] = asyncio.get_running_loop().create_future()
+        # The audit log has the errors that no program waits for.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        scope = anyio.CancelScope()
 
         async def make() -> None:
             try:
                 with scope:
-                    answers.append(await call())
+                    answer.set_result(await call())
             except Exception as error:
-                answers.append(error)
+                answer.set_exception(error)
             finally:
-                ended.set()
+                # Has no effect unless other code cancelled the call.
+                answer.cancel()
 
         self._tasks.start_soon(make)
         try:
-            await ended.wait()
+            await asyncio.wait([answer])
         except anyio.get_cancelled_exc_class():
             if may_cancel():
                 scope.cancel()
                 with anyio.CancelScope(shield=True):
-                    await ended.wait()
+                    await asyncio.wait([answer])
             raise
-        if not answers:
-            # Other code cancelled the call.
-            raise asyncio.CancelledError
-        if isinstance(answers[0], Exception):
-            raise answers[0]
-        return answers[0]
+        return answer.result()
+
+
+WINDOW = 60  # Seconds of a minute.
+
+
+class Rates:
+    """Calls per minute and server, over all runs of a bridge.
+
+    Calls without a limit count too, so that a new limit applies to them.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._recent: defaultdict[str, deque[float]] = defaultdict(deque)
+
+    def take(self, server: str, limit: int | None) -> float:
+        """Count a call to a server, or return the seconds until there is room for one."""
+        recent, now = self._recent[server], self._now()
+        while recent and recent[0] + WINDOW <= now:
+            recent.popleft()
+        if limit is not None and len(recent) >= limit:
+            return recent[-limit] + WINDOW - now
+        recent.append(now)
+        return 0.0
+
+
+class RunBudget:
+    """The rest of one run's budgets. `bytes` counts what servers returned."""
+
+    def __init__(self, budgets: Budgets | None = None, rates: Rates | None = None) -> None:
+        self._budgets = budgets or Budgets()
+        self._rates = rates or Rates()
+        self._made: Counter[str] = Counter()
+        self.bytes = 0
+
+    def spend(self, server: str) -> None:
+        """Count the next call. A refused call does not count."""
+        uses = {
+            "run_calls": (self._made.total(), "made all of the {most:,} calls"),
+            "server_calls": (self._made[server], "made all of the {most:,} calls to {server!r}"),
+            "run_bytes": (self.bytes, "been returned {used:,} bytes, of the {most:,}"),
+        }
+        for budget, (used, what) in uses.items():
+            most = getattr(self._budgets, budget)
+            if most is not None and used >= most:
+                spent = what.format(most=most, server=server, used=used)
+                message = f"This run has {spent} it may (budgets.{budget} of the policy)."
+                remedy = "Use the results so far, or continue in another run."
+                raise RefusedError(message, remedy=remedy, code="call_budget")
+        rates = (rate for rate in self._budgets.per_minute if matcher(rate[0])(server))
+        glob, limit = next(rates, ("", None))
+        if wait := self._rates.take(server, limit):
+            raise RefusedError(
+                f"All runs together have made the {limit:,} calls a minute that {server!r} may "
+                f"have (budgets.per_minute {glob!r}). There is room again in {math.ceil(wait)} s.",
+                code="call_budget",
+            )
+        self._made[server] += 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateContext:
-    """The parts that judge and record the calls of one run.
+    """The parts that judge and record the calls of one run."""
 
-    Attributes:
-        identify: Returns the digest of a server's current definition.
-        is_own: Returns whether the user's file defines a server, and no project's.
-        lists: Returns whether the list of a server's tools is known.
-        now: The run's time in seconds, which stops during questions.
-        flow_state: The earlier calls, in a session those of all its runs.
-    """
-
-    define: Define = no_definition
-    identify: Callable[[str], str] = lambda server: ""
-    is_own: Callable[[str], bool] = lambda server: False
-    lists: Callable[[str], bool] = lambda server: False
-    now: Callable[[], float] = time.monotonic
+    # Returns the definition of a server's tool, from the server if needed.
+    define: Callable[[str, str], Awaitable[Tool | None]] = no_definition
+    identify: Callable[[str], str] = lambda server: ""  # The digest of a server's definition.
+    is_own: Callable[[str], bool] = lambda server: False  # The user's file defines the server.
+    lists: Callable[[str], bool] = lambda server: False  # The list of its tools is known.
+    now: Callable[[], float] = time.monotonic  # Seconds, which stop during questions.
     policy: Policy = field(default_factory=Policy)
     flow: Flow = field(default_factory=Flow)
-    flow_state: FlowState = field(default_factory=FlowState)
+    flow_state: FlowState = field(default_factory=FlowState)  # In a session of all its runs.
     budget: RunBudget = field(default_factory=RunBudget)
     pins: Pins = field(default_factory=Pins)
     approver: Approver = field(default_factory=Approver)
@@ -201,11 +255,9 @@ class RunContext:
         if isinstance(request, ApplyRequest):
             await audit.record_start({**facts, "plan": request.plan_id}, "apply")
         else:
-            facts |= {"mode": request.mode, "retryOf": request.retry_of}
-            facts |= {"profile": request.profile} if request.profile else {}
-            await audit.record_start(
-                {**facts, "code": digest(request.code.encode("utf-8", "surrogatepass"))}
-            )
+            facts["code"] = digest(request.code.encode("utf-8", "surrogatepass"))
+            facts |= {"mode": request.mode, "retryOf": request.retry_of, "profile": request.profile}
+            await audit.record_start(facts)
         async with audit.until_end() as end:
             with self.context.journal.recording():
                 questions = self.caller.server_questions
@@ -214,21 +266,84 @@ class RunContext:
                 )
 
 
-class GateServices:
-    """The parts of the gate that outlive runs.
+class PolicyFile:
+    """The policy of a file, which is read again when the file changes.
 
-    Args:
-        current_asker: Returns who is asked about servers that the current run starts.
-        is_plan: Returns whether an owner has a plan with this id.
+    `changed` receives the audit record of a change. `digest` is that of the active policy.
     """
+
+    def __init__(self, settings: Settings, changed: Callable[[Mapping[str, Json]], None]) -> None:
+        self._settings = settings
+        self._changed = changed
+        # Read at the first run, since the file may have changed.
+        self._state: tuple[int, ...] | None = None
+        self._policy = Policy(settings.policy)
+        self._error: SettingsError | None = None
+        self.digest = policy_digest(settings.policy)
+
+    def now(self) -> Policy:
+        """Return the policy. Raise `SettingsError` while the file is invalid."""
+        state = _state(self._settings.policy.path)
+        if state != self._state:
+            self._state = state
+            try:
+                self._reload(state)
+                self._error = None
+            except SettingsError as error:
+                logger.warning("the policy cannot be read: %s", error)
+                # Models read this error, so it has no host paths.
+                message, remedy = without_values(error.message), without_values(error.remedy)
+                self._error = SettingsError(message, remedy=remedy)
+        if self._error is not None:
+            raise self._error
+        return self._policy
+
+    def _reload(self, state: tuple[int, ...] | None) -> None:
+        """Activate the file's policy and report a change."""
+        # Some editors empty or remove the file while they save.
+        if self._policy.spec.present and not (state and state[1] > 0):
+            message = f"{self._settings.policy.path} held a policy, and now is empty or gone."
+            remedy = "Restore it. To continue without a policy, remove [policy] or restart."
+            raise SettingsError(message, remedy=remedy)
+        spec = reload_policy(self._settings)
+        if spec == self._policy.spec:
+            return
+        logger.info("the policy was read again")
+        self._policy = Policy(spec)
+        was, self.digest = self.digest, policy_digest(spec)
+        self._changed({"kind": "policy", "policy": self.digest, "was": was})
+
+
+def policy_digest(spec: PolicySpec) -> str:
+    if not spec.present:
+        return ""
+    # Positions do not change the meaning.
+    rules = tuple(replace(rule, place="") for rule in spec.rules)
+    meant = asdict(replace(spec, path=None, rules=rules))
+    return digest(json.dumps(meant, default=sorted, sort_keys=True).encode("ascii"))
+
+
+def _state(path: Path | None) -> tuple[int, ...] | None:
+    """Return a value that changes with the file; empty if unreadable, None without a file."""
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)  # noqa: PTH116 - ten times as fast as Path.stat
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+class GateServices:
+    """The parts of the gate that outlive runs."""
 
     def __init__(
         self,
         settings: Settings,
         inventory: Inventory,
         redactor: Redactor,
-        current_asker: Callable[[], StartApprover | None],
-        is_plan: Callable[[str, str], bool],
+        current_asker: Callable[[], StartApprover | None],  # For servers that the run starts.
+        is_plan: Callable[[str, str], bool],  # Takes an id and its owner.
     ) -> None:
         self._inventory = inventory
         self._is_plan = is_plan
@@ -249,7 +364,7 @@ class GateServices:
         return RunAudit(self.audit, run_id, mask=self._mask, policy=policy, owner=owner)
 
     def policy(self) -> Policy:
-        return self._policy.now()[0]
+        return self._policy.now()
 
     def begin(
         self,
@@ -260,7 +375,7 @@ class GateServices:
         planned_by: str = "",
     ) -> RunContext:
         """Build the context of a run, which may apply the plan of the run `planned_by`."""
-        policy, flow = self._policy.now()
+        policy = self._policy.now()
         self._grants.keep_to(policy.spec)
         self._pins.fully = policy.pins_fully
         replay, owner = self._replay(run_id, request), request.owner
@@ -288,7 +403,7 @@ class GateServices:
             lists=inventory.is_current,
             now=caller.clock.now,
             policy=policy,
-            flow=flow,
+            flow=policy.flow,
             budget=RunBudget(policy.spec.budgets, self._rates),
             pins=self._pins,
             approver=approver,
@@ -329,14 +444,13 @@ class GateServices:
 
 
 def _end_facts(result: RunResult) -> dict[str, Json]:
-    plan: dict[str, Json] = {}
-    if result.plan is not None:
-        plan = {"plan": result.plan.plan_id, "held": len(result.plan.calls)}
+    plan = result.plan
     return {
         "status": result.status,
         "reason": result.reason,
         "calls": result.usage.tool_calls,
         "resultBytes": result.usage.tool_result_bytes,
         "wallMs": result.usage.wall_ms,
-        **plan,
+        "plan": plan and plan.plan_id,
+        "held": plan and len(plan.calls),
     }

@@ -1,7 +1,6 @@
 """The import path of runs, imports before a program needs them, and hooks on imports.
 
-Owns the lists of modules that a waiting worker imports, one per step. An arriving run ends the
-steps; the program then imports the remaining modules itself.
+A waiting worker imports one module per step. An arriving run ends the steps.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bridge.guest.protocol.installed import package_directories
+from bridge.guest.isolation_facts import package_directories
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,8 +86,7 @@ def search_path() -> Tuple[str, ...]:
     """Return the import path: the standard library, the working directory, then packages.
 
     The library comes first, so that no file can replace a library module that is not imported yet.
-    The packages are those of the host's environment that a backend adds, and the image's. `.pth`
-    files are not read: the guest starts without `site`. Found once, before anything changes
+    `.pth` files are not read: the guest starts without `site`. Found once, before anything changes
     `sys.path`.
     """
     if _search_path:

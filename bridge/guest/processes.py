@@ -1,8 +1,4 @@
-"""The processes below the supervisor, the guest's file descriptors, and a run's way to its worker.
-
-Owns the process attributes that need `prctl`. Reaps every child and orphan, kills all that a run
-started, and moves the channel to descriptors that programs do not touch by accident.
-"""
+"""The processes below the supervisor, file descriptors, and a run's way to its worker."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from bridge.guest.protocol.wire import Run, WireError, decode_host_frame, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
+    from typing import Any, Collection, Deque, Dict, List, Optional, Tuple
 
     from bridge.guest.protocol.wire import Done
 
@@ -183,19 +179,12 @@ def claim_channel() -> "tuple[int, int]":
     return reader, writer
 
 
-def open_descriptors() -> List[int]:
-    """Return this process's open descriptors; all below 1024 if the system does not list them."""
+def close_others(keep: Collection[int]) -> None:
     try:
-        return [int(name) for name in os.listdir("/dev/fd")]
+        opened = set(map(int, os.listdir("/dev/fd")))
     except (OSError, ValueError):
-        return list(range(1024))
-
-
-def close_others(keep: Iterable[int]) -> None:
-    kept = frozenset(keep)
-    for fd in open_descriptors():
-        if fd in kept:
-            continue
+        opened = set(range(1024))  # The system does not list them.
+    for fd in opened.difference(keep):
         try:
             os.close(fd)
         except OSError:
@@ -262,30 +251,22 @@ def file_version(found: os.stat_result) -> Tuple[int, int, int, int]:
 
 def read_run(fd: int) -> Run:
     """Return the next run; the descriptor has its length, then its line."""
-    size = int.from_bytes(_read_exactly(fd, LENGTH_BYTES), "big")
-    frame = decode_host_frame(_read_exactly(fd, size))
+    with open(fd, "rb", closefd=False) as pipe:
+        size = int.from_bytes(pipe.read(LENGTH_BYTES), "big")
+        line = pipe.read(size)
+    if not size or len(line) < size:
+        # The supervisor closed the descriptor: no run will come.
+        os._exit(0)
+    frame = decode_host_frame(line)
     if not isinstance(frame, Run):
         raise WireError("the first frame is no run")
     return frame
 
 
-def _read_exactly(fd: int, size: int) -> bytes:
-    parts = []
-    while size:
-        data = os.read(fd, min(size, 1024 * 1024))
-        if not data:
-            # The supervisor closed the descriptor: no run will come.
-            os._exit(0)
-        parts.append(data)
-        size -= len(data)
-    return b"".join(parts)
-
-
 def last_lines(done: Done, before: float) -> bytes:
     """Return a run's outcome and the exit notice, also after an incomplete line of the program's.
 
-    Args:
-        before: `cpu_seconds()` when the program began.
+    `before` is `cpu_seconds()` when the program began.
     """
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -16,26 +16,19 @@ import anyio
 import anyio.to_thread
 from watchfiles import awatch
 
-from bridge.discovery.finder import DiscoveryContext, survey
-from bridge.discovery.watch import watched_paths
-from bridge.tasks import background_task
+from bridge.discovery.finder import DiscoveryContext, survey, watched_paths
+from bridge.event_loop import background_task
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchPlan:
-    """The paths to watch.
+    """The paths to watch."""
 
-    Attributes:
-        directories: Existing directories, watched without their subdirectories.
-        paths: The configuration's paths, their parents, and the targets of links among them.
-        whole: Directories in which any file matters.
-    """
-
-    directories: tuple[str, ...]
-    paths: frozenset[str]
-    whole: frozenset[str]
+    directories: tuple[str, ...]  # Existing ones, watched without their subdirectories.
+    paths: frozenset[str]  # With their parents, and the targets of links among them.
+    whole: frozenset[str]  # Directories in which any file matters.
 
     def concerns(self, path: str) -> bool:
         return path in self.paths or os.path.dirname(path) in self.whole  # noqa: PTH120 - pure

@@ -1,28 +1,90 @@
 """Finds the configured servers, and describes them without a connection.
 
+A client's own approvals of a project's servers count only if they existed when this bridge started.
+A program may have written later ones, so the user has to approve their servers.
+
 Imports neither the MCP SDK nor the packages that run programs, because the response to
 `initialize` waits for this module.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
 from bridge.catalog.docs import instructions
 from bridge.catalog.entries import server_aliases
-from bridge.discovery.finder import Discovery, DiscoveryContext
-from bridge.discovery.report import SkippedServer
-from bridge.discovery.watch import Watch
-from bridge.inventory.consents import ProjectConsents, consents_of
-from bridge.inventory.inventory import ToolInventory
-from bridge.inventory.project_servers import waiting_line
+from bridge.discovery.consents import PERSON, Consent, ConsentFile, Consents
+from bridge.discovery.documents import MalformedError
+from bridge.discovery.finder import Discovery, DiscoveryContext, Watch, discover
+from bridge.discovery.precedence import NOT_APPROVED
+from bridge.discovery.report import ConfigWarning, Definition, ProposedServer, SkippedServer
+from bridge.errors import ApprovalNeededError
+from bridge.gate.question import form, one_line, quote_text, safe_name, visible_lines
+from bridge.inventory.inventory import ToolCache, ToolInventory
 from bridge.inventory.secrets import Secrets
-from bridge.inventory.tool_cache import ToolCache
+from bridge.model import Json
 from bridge.settings import Settings, home, moved_dir, store_of, writable_places
+from bridge.text import list_names
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "project-servers.json"  # In the state directory.
+
+
+class ProjectConsents:
+    """The approvals that count for one bridge. All methods except `allow_for_now` access files."""
+
+    def __init__(self, file: ConsentFile) -> None:
+        self._file = file
+        self._now: frozenset[Definition] = frozenset()
+        self._seen: frozenset[Consent] | None = None
+        self.changes = 0  # Grows with each approval that is not saved.
+
+    def discover(self, context: DiscoveryContext) -> Discovery:
+        warnings: tuple[ConfigWarning, ...] = ()
+        try:
+            kept = self._file.read()
+        except MalformedError as error:
+            kept = ()
+            warnings = (ConfigWarning(path=str(self._file.path), key="", reason=str(error)),)
+        by_person = frozenset(each.definition for each in kept if each.by == PERSON)
+        first = self._seen is None and not warnings
+        if self._seen is None:
+            self._seen = frozenset(each for each in kept if each.by != PERSON)
+        consents = Consents(by_person=by_person | self._now, seen=self._seen, first=first)
+        found = discover(replace(context, consents=consents))
+        if found.first_seen:
+            try:
+                self._file.add(found.first_seen)
+            except MalformedError as error:
+                logger.warning("approvals of clients do not count: %s", error)
+                # If they are not saved, the next bridge would accept changed ones.
+                found = discover(replace(context, consents=replace(consents, first=False)))
+        self._seen |= frozenset(found.first_seen)
+        return replace(
+            found,
+            warnings=(*warnings, *found.warnings),
+            references=(*found.references, self._file.path),
+        )
+
+    def allow(self, definition: Definition) -> None:
+        self._file.add([Consent(definition=definition)])
+
+    def allow_for_now(self, definition: Definition) -> None:
+        self._now |= {definition}
+        self.changes += 1
+
+
+def consents_of(settings: Settings) -> ProjectConsents:
+    return ProjectConsents(ConsentFile(settings.state_dir / FILE_NAME))
 
 
 class Finder(Protocol):
@@ -113,3 +175,77 @@ def first_instructions(settings: Settings) -> str:
     with closing(store_of(settings)) as store:
         inventory.configure(discovery.servers, ToolCache(store).load_all(discovery.servers))
     return server_instructions(inventory, discovery)
+
+
+MAX_LINES = 60
+MAX_CHARS = 4000
+"""Characters of a repository's text in a question. A longer definition cannot be approved so."""
+
+_INDENT = "    "
+
+
+def approval_needed(proposal: ProposedServer, more: str = "") -> ApprovalNeededError:
+    file = os.path.relpath(proposal.source.path, proposal.definition.directory)
+    reason = proposal.reason
+    if reason == NOT_APPROVED:
+        reason = "the user has not approved it"
+    message = (
+        f"The server {safe_name(proposal.name)} of this project ({quote_text(file, MAX_CHARS)}) "
+        f"is not started: {reason}.{more}"
+    )
+    return ApprovalNeededError(
+        message,
+        remedy=f"The user can approve it: {proposal.remedy}.",
+        host_detail=f"In {proposal.source}.",
+    )
+
+
+def waiting_line(proposals: Sequence[ProposedServer]) -> str:
+    if not proposals:
+        return ""
+    names = list_names(list(dict.fromkeys(safe_name(each.name) for each in proposals)), 5)
+    return (
+        f"Not approved, so not started (servers of this project): {names}. The user can look at "
+        "one and approve it: `mcp-code-bridge servers approve NAME`."
+    )
+
+
+@lru_cache(maxsize=2048)
+def reference_names(name: str) -> frozenset[str]:
+    """Return a server's names in programs: its own name, its alias and its variable."""
+    alias = server_aliases([name])[name]
+    return frozenset((name, alias, f"mcp_{alias}"))
+
+
+def definition_lines(proposal: ProposedServer) -> list[str]:
+    """Return the facts about a server for its approval, without the definition itself."""
+    definition = proposal.definition
+    spec = proposal.spec
+    start = f"started as: {one_line(spec.command, MAX_CHARS)}"
+    if spec.transport != "stdio":
+        start = "connected to over the network, with the variables that the definition names"
+    return [
+        f"in: {one_line(definition.path, MAX_CHARS)}",
+        f"used in: {one_line(definition.directory, MAX_CHARS)}",
+        start,
+        *([] if proposal.reason == NOT_APPROVED else [f"why it waits: {proposal.reason}"]),
+        f"digest: {definition.digest.removeprefix('sha256:')}",
+    ]
+
+
+def approval_question(proposal: ProposedServer) -> Mapping[str, Json] | None:
+    """Return the question's elicitation parameters; None if the definition is too long."""
+    shown, rest = visible_lines(proposal.spec.written, MAX_LINES, MAX_CHARS)
+    if rest:
+        return None
+    name = safe_name(proposal.name)
+    lines = [f"{_INDENT}Use server {name}, which this project defines?"]
+    lines += [f"{_INDENT}{line}" for line in definition_lines(proposal)]
+    lines.append(f"{_INDENT}It is not sandboxed. Its definition, exactly as the file has it:")
+    lines += [f"{_INDENT}{line}" for line in shown]
+    titles = {
+        "session": "Until the bridge ends",
+        "always": "Always, until its definition changes",
+        "no": "No",
+    }
+    return form("\n".join(lines), titles)

@@ -11,28 +11,19 @@ from typing import Any, Protocol
 import anyio
 import anyio.to_thread
 
-from bridge.catalog.docs import (
-    Detail,
-    Offers,
-    capabilities,
-    is_outdated,
-    root_names,
-    server_docs,
-    tool_description,
-    tool_docs,
-)
+from bridge.catalog import docs
+from bridge.catalog.docs import Detail, Offers
 from bridge.catalog.entries import ServerEntry, server_stub
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
 from bridge.errors import BridgeError, UsageError
 from bridge.guest.schema.names import nearest
-from bridge.inventory.configuration import server_instructions
-from bridge.inventory.project_servers import waiting_line
+from bridge.inventory.configuration import server_instructions, waiting_line
 from bridge.inventory.servers import Servers
 from bridge.model import Json, Limits, Tool
-from bridge.sandbox.contents import recall
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import limits_for
+from bridge.sandbox.probe import recall
 from bridge.settings import Settings
-from bridge.settings.time_zone import time_zone
+from bridge.settings.state import time_zone
 
 SKILLS_SERVER = "skills\0"
 """The server name of skills in the index, which no real server can have."""
@@ -57,9 +48,9 @@ class GuestGuide:
         self._skills = skills
         self._servers = servers
         self._settings = settings
-        self._described: tuple[int | None, str, str] = (None, "", "")
-        self._described_servers: tuple[ServerEntry, ...] | None = None
-        self._guides: dict[tuple[int, tuple[str, ...], Limits, Offers, str], str] = {}
+        self._described: tuple[ServerEntry, ...] | None = None
+        self._described_revision = -1
+        self._descriptions = {False: "", True: ""}  # By whether they are brief.
         self._index = ToolIndex()
         self._searching = anyio.Lock()
 
@@ -69,42 +60,28 @@ class GuestGuide:
         A `brief` one is for clients that load tools on demand.
         """
         revision = self._servers.inventory.revision
-        if self._described[0] != revision:
+        if self._described_revision != revision:
             servers = self._servers.inventory.initial_entries()
-            described = self._described_servers
-            if described is None or is_outdated(described, servers):
+            if self._described is None or docs.is_outdated(self._described, servers):
                 describe = partial(
-                    tool_description,
+                    docs.tool_description,
                     servers,
                     limits_for(self._settings),
                     checked=self._settings.preflight == "check",
                     offers=self.offers(),
                 )
-                # In a thread: it may format hundreds of tools.
                 budget = self._settings.description_tokens
-                texts = [
-                    await anyio.to_thread.run_sync(partial(describe, tokens=tokens))
-                    for tokens in (budget, min(budget, BRIEF_TOKENS))
-                ]
-                self._described_servers = servers
-                self._described = (revision, texts[0], texts[1])
-            else:
-                self._described = (revision, *self._described[1:])
-        _, full, short = self._described
-        return short if brief else full
+                self._descriptions = {
+                    # In a thread: it may format hundreds of tools.
+                    short: await anyio.to_thread.run_sync(partial(describe, tokens=tokens))
+                    for short, tokens in ((False, budget), (True, min(budget, BRIEF_TOKENS)))
+                }
+                self._described = servers
+            self._described_revision = revision
+        return self._descriptions[brief]
 
     def instructions(self) -> str:
         return server_instructions(self._servers.inventory, self._servers.discovery)
-
-    @property
-    def offers_packages(self) -> bool:
-        return bool(self.allowed_packages)
-
-    @property
-    def allowed_packages(self) -> list[str]:
-        """Patterns of the packages that programs may request; "*" matches any text."""
-        allowed = self._settings.dependencies.allow if self._settings.packages_allowed else ()
-        return [entry.name for entry in allowed]
 
     def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
         settings = self._settings
@@ -119,7 +96,7 @@ class GuestGuide:
             installed=contents.packages,
             python=contents.python,
             directories=settings.offered_directories,
-            roots=root_names(roots, map(str, settings.roots)),
+            roots=docs.root_names(roots, map(str, settings.roots)),
             time_zone=time_zone(settings.environ),
             listed_only=settings.listed_servers_only,
         )
@@ -134,18 +111,10 @@ class GuestGuide:
         limits = limits or limits_for(self._settings)
         offers = self.offers(roots)
         offers = offers if limits.directories else replace(offers, directories=())
+        entries = self._servers.inventory.entries(loaded=loaded)
+        text = docs.capabilities(entries, limits=limits, offers=offers)
         left_out = waiting_line(self._servers.discovery.proposed)
-        key = (self._servers.inventory.revision, loaded, limits, offers, left_out)
-        text = self._guides.get(key)
-        if text is None:
-            entries = self._servers.entries(loaded=loaded)
-            text = capabilities(entries, limits=limits, offers=offers)
-            if left_out:
-                text = f"{text.rstrip()}\n\n{left_out}\n"
-            if len(self._guides) >= 32:  # One for each set of servers that programs use.
-                self._guides.clear()
-            self._guides[key] = text
-        return text
+        return f"{text.rstrip()}\n\n{left_out}\n" if left_out else text
 
     def servers_json(self) -> str:
         states = self._servers.pool.states()
@@ -177,11 +146,11 @@ class GuestGuide:
         return json.dumps(document, ensure_ascii=False)
 
     async def tools_json(self, name: str) -> str:
-        docs = await self.server_docs(await self._load(name), "full")
-        return json.dumps(docs, ensure_ascii=False)
+        documents = await self.server_docs(await self._load(name), "full")
+        return json.dumps(documents, ensure_ascii=False)
 
     async def server_stub(self, name: str) -> str:
-        entry = self._entry(await self._load(name))
+        entry = self._servers.inventory.entry(await self._load(name))
         # In a thread: hundreds of tools take a second.
         return await anyio.to_thread.run_sync(server_stub, entry)
 
@@ -191,19 +160,19 @@ class GuestGuide:
         return server
 
     async def server_docs(self, server: str, detail: Detail) -> list[dict[str, Any]]:
-        entry = self._entry(server)
+        entry = self._servers.inventory.entry(server)
         # In a thread: a tool takes half a millisecond, or a hundred with large schemas.
-        return await anyio.to_thread.run_sync(server_docs, entry, detail)
+        return await anyio.to_thread.run_sync(docs.server_docs, entry, detail)
 
     async def tool_docs(self, server: str, tool: str, detail: Detail) -> dict[str, Any]:
-        entry = self._entry(server)
+        entry = self._servers.inventory.entry(server)
         candidate = entry.find_tool(tool)
         if candidate is None:
             await self._servers.ask_again([server])
-            entry = self._entry(server)
+            entry = self._servers.inventory.entry(server)
             candidate = entry.find_tool(tool)
         if candidate is not None:
-            return await anyio.to_thread.run_sync(tool_docs, entry, candidate, detail)
+            return await anyio.to_thread.run_sync(docs.tool_docs, entry, candidate, detail)
         near = nearest(tool, [candidate.tool.name for candidate in entry.tools])
         hint = f" Did you mean {near!r}?" if near else ""
         raise UsageError(f"The server {server!r} has no tool {tool!r:.100}.{hint}")
@@ -259,11 +228,11 @@ class GuestGuide:
             matches = await anyio.to_thread.run_sync(find)
         poor = bool(matches) and matches[0].fit < GOOD_FIT
         documents: list[dict[str, Any]] = []
-        returned: list[tuple[Tool, dict[str, Any]]] = []
+        returned: dict[tuple[str, str, str], dict[str, Any]] = {}
         for match in matches[: 3 if poor else None]:
-            name, score = match.tool.server, round(match.score, 3)
+            tool, name, score = match.tool, match.tool.server, round(match.score, 3)
             if name == SKILLS_SERVER and self._skills is not None:
-                found = self._skills.docs(match.tool.name)
+                found = self._skills.docs(tool.name)
                 if found is not None:
                     documents.append({**found, "score": score})
                 continue
@@ -271,15 +240,15 @@ class GuestGuide:
                 # Removed from the configuration during the search.
                 continue
             entry = inventory.entry(name)
-            same = next((docs for tool, docs in returned if _is_same(tool, match.tool)), None)
-            listed = next((tool for tool in entry.tools if tool.tool.name == match.tool.name), None)
-            if same is not None:
-                same.setdefault("also", []).append(f"mcp_{entry.alias}")
+            key = (tool.name, tool.description, json.dumps(tool.input_schema, sort_keys=True))
+            listed = next((one for one in entry.tools if one.tool.name == tool.name), None)
+            if key in returned:
+                returned[key].setdefault("also", []).append(f"mcp_{entry.alias}")
             elif listed is not None:
-                docs = await anyio.to_thread.run_sync(tool_docs, entry, listed, detail)
-                documents.append({**docs, "score": score})
-                returned.append((match.tool, documents[-1]))
-        return [{**docs, "poor": True} for docs in documents] if poor else documents
+                found = await anyio.to_thread.run_sync(docs.tool_docs, entry, listed, detail)
+                returned[key] = {**found, "score": score}
+                documents.append(returned[key])
+        return [{**document, "poor": True} for document in documents] if poor else documents
 
     async def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
         if not query:
@@ -289,9 +258,6 @@ class GuestGuide:
         only = names[0] if len(names) == 1 else None
         return await self.search(query, 50, "summary", server=only)
 
-    def _entry(self, server: str) -> ServerEntry:
-        return self._servers.inventory.entry(server)
-
 
 def has_match(found: Sequence[Mapping[str, Any]]) -> bool:
     return bool(found) and not found[0].get("poor")
@@ -300,11 +266,3 @@ def has_match(found: Sequence[Mapping[str, Any]]) -> bool:
 def starting_line(starting: Sequence[str], names: Sequence[str]) -> str:
     count = f"{len(starting)} of {len(names)} servers {'is' if len(starting) == 1 else 'are'}"
     return f"{count} still starting; search again in some seconds, with the same words."
-
-
-def _is_same(one: Tool, other: Tool) -> bool:
-    return one.server != other.server and (one.name, one.description, one.input_schema) == (
-        other.name,
-        other.description,
-        other.input_schema,
-    )

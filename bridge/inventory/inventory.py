@@ -1,35 +1,126 @@
 """Holds every server's tools, and caches the catalog entries and stubs made from them.
 
+The store has each server's last list of tools, so that later bridges need not start the server.
 A run pays only for the tools that it uses. Callers that cache data made from entries store the
 `revision` with it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from time import time
+from typing import TYPE_CHECKING, Any, Literal
 
 from bridge.catalog.entries import (
     Recall,
     ServerEntry,
-    run_discovered,
     run_server,
     server_aliases,
     to_call,
     tool_entries,
 )
 from bridge.catalog.program.symbols import SERVER_METHODS
+from bridge.gate.privacy import clear_tools
 from bridge.gate.redaction import Redactor
-from bridge.gate.result_redaction import clear_tools
-from bridge.model import Json, ServerSpec, Tool
+from bridge.model import MEBIBYTE, Json, ServerSpec, Tool
 from bridge.rpc.values import call_parts
+from bridge.store import Store, adapter
 
 if TYPE_CHECKING:
     from bridge.inventory.learned_shapes import LearnedShapes
-    from bridge.inventory.tool_cache import Listing
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 8 * MEBIBYTE
+"""Size of one listing, against a server's long list. Hundreds of large schemas take a tenth."""
+
+AGE = 90 * 24 * 3600.0  # In seconds. A listing that was not renewed is of an unused server.
+
+_KIND = "listing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """A server's list of tools."""
+
+    server: str
+    tools: tuple[Tool, ...]
+    info: Mapping[str, str] = field(default_factory=dict)  # As in `ServerState.server_info`.
+    listed_at: float = 0.0  # Seconds since the epoch.
+    start_seconds: float | None = None  # Of start and list; None if it was already running.
+    form: Literal[2] = 2  # Version of this format; others are ignored.
+
+    @property
+    def schema_bytes(self) -> int:
+        size = 0
+        for tool in self.tools:
+            described: dict[str, Json] = {
+                "name": tool.name,
+                "description": tool.description,
+                "inputSchema": tool.input_schema,
+            }
+            if tool.output_schema is not None:
+                described["outputSchema"] = tool.output_schema
+            text = json.dumps(described, ensure_ascii=False, separators=(",", ":"))
+            size += len(text.encode("utf-8", "replace"))
+        return size
+
+
+def listing_digest(spec: ServerSpec) -> str:
+    identity = [
+        spec.name,
+        spec.definition,
+        None if spec.tools.only is None else sorted(spec.tools.only),
+        sorted(spec.tools.without),
+    ]
+    return hashlib.sha256(json.dumps(identity).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class ToolCache:
+    """Reads and writes listings; logs and ignores failures."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def load(self, spec: ServerSpec) -> Listing | None:
+        return self.load_all([spec]).get(spec.name)
+
+    def load_all(self, specs: Iterable[ServerSpec]) -> dict[str, Listing]:
+        named = {listing_digest(spec): spec for spec in specs}
+        found: dict[str, bytes] = {}
+        try:
+            found = self._store.documents(_KIND, named)
+        except OSError as error:
+            logger.debug("stored lists of tools cannot be read: %s", error)
+        listings: dict[str, Listing] = {}
+        for name, data in found.items():
+            spec = named[name]
+            try:
+                listing = adapter(Listing).validate_json(data)
+            except ValueError as error:
+                logger.debug("ignoring the stored tools of %s: %s", spec.name, error)
+                continue
+            # A listing of another name would attribute its tools to the wrong server.
+            if {listing.server, *(tool.server for tool in listing.tools)} == {spec.name}:
+                listings[spec.name] = listing
+        return listings
+
+    def save(self, spec: ServerSpec, listing: Listing) -> None:
+        data = adapter(Listing).dump_json(listing)
+        if len(data) > MAX_BYTES:
+            return
+        try:
+            with self._store.writing() as kept:
+                kept.put(_KIND, "", listing_digest(spec), data)
+                kept.prune(_KIND, most=500, oldest=time() - AGE)
+        except OSError as error:
+            logger.debug("the tools of %s cannot be stored: %s", spec.name, error)
 
 
 class ToolInventory:
@@ -51,7 +142,6 @@ class ToolInventory:
         self._by_name: dict[str, dict[str, Tool]] = {}
         self._all: tuple[ServerEntry, ...] | None = None
         self._initial: tuple[ServerEntry, ...] | None = None
-        self._discovered: list[dict[str, Any]] | None = None
         self._changing: set[str] = set()
         self._stubs: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
 
@@ -59,9 +149,9 @@ class ToolInventory:
     def revision(self) -> int:
         return self._revision
 
-    @revision.setter
-    def revision(self, revision: int) -> None:
-        self._revision = revision
+    def _revise(self) -> None:
+        self._revision += 1
+        self._initial = None
         for listener in tuple(self._listeners):
             listener()
 
@@ -86,14 +176,14 @@ class ToolInventory:
             self.describe(name, listing.info)
 
     def reset(self, descriptions: Mapping[str, str], tools: Mapping[str, tuple[Tool, ...]]) -> None:
-        self.revision += 1
         self.aliases = server_aliases(tuple(descriptions))
         clear = self._redactor.text
         self._descriptions = {name: clear(text) for name, text in descriptions.items()}
         self._tools = dict(tools)
         self._changing.clear()
         self._redacted.clear()
-        self._drop_all()
+        self._drop()
+        self._revise()
 
     def describe(self, name: str, info: Mapping[str, str]) -> None:
         """Set a server's own description (`server_info`), unless the configuration has one."""
@@ -104,9 +194,8 @@ class ToolInventory:
         if not about or self._descriptions.get(name) != "":
             return
         self._descriptions = {**self._descriptions, name: self._redactor.text(about)}
-        self.revision += 1
-        self._initial = self._discovered = None
         self._drop(name)
+        self._revise()
 
     def tools(self, name: str) -> tuple[Tool, ...] | None:
         """Return a server's redacted tools; None if it was never asked for them."""
@@ -126,8 +215,8 @@ class ToolInventory:
             # A renewed token must not change texts in which it does not occur.
             return
         self._descriptions = descriptions
-        self.revision += 1
-        self._drop_all()
+        self._drop()
+        self._revise()
 
     def update(self, name: str, tools: tuple[Tool, ...]) -> bool:
         before = self._tools.get(name)
@@ -140,10 +229,8 @@ class ToolInventory:
                 self._redacted[name] = tools
             return False
         self._redacted.pop(name, None)
-        self.revision += 1
-        self._by_name.pop(name, None)
-        self._initial = None
         self._drop(name)
+        self._revise()
         return True
 
     def tool(self, name: str, tool: str) -> Tool | None:
@@ -169,16 +256,12 @@ class ToolInventory:
             self.shape_revision += 1
             self._drop(name)
 
-    def _drop(self, name: str) -> None:
-        self._entries.pop(name, None)
-        self._stubs.pop(name, None)
+    def _drop(self, name: str | None = None) -> None:
+        """Drop what was made from a server's tools, or from those of all servers."""
+        for made in (self._entries, self._stubs, self._by_name):
+            for key in tuple(made) if name is None else (name,):
+                made.pop(key, None)
         self._all = None
-
-    def _drop_all(self) -> None:
-        self._entries.clear()
-        self._stubs.clear()
-        self._by_name.clear()
-        self._all = self._initial = self._discovered = None
 
     def entry(self, name: str) -> ServerEntry:
         found = self._entries.get(name)
@@ -213,26 +296,14 @@ class ToolInventory:
         pay for their whole conversation again. Depends on `revision` alone.
         """
         shapes = self._shapes
-        if shapes is None:
-            return self.entries()
         if self._initial is None:
             self._initial = tuple(
                 self._entry(name, partial(shapes.initial, name))
-                if shapes.has_any(name)
+                if shapes is not None and shapes.has_any(name)
                 else self.entry(name)
                 for name in self._descriptions
             )
         return self._initial
-
-    def discovery_lines(self, loaded: Collection[str]) -> list[dict[str, Any]]:
-        if self._discovered is None:
-            bare = (
-                ServerEntry(name=name, alias=self.aliases[name], description=description)
-                for name, description in self._descriptions.items()
-            )
-            self._discovered = run_discovered(tuple(bare))
-        lines = self._discovered
-        return [{**line, "loaded": True} if line["name"] in loaded else line for line in lines]
 
     def stubs(self, name: str, used: frozenset[str] | None) -> dict[str, Any]:
         """Return one server's part of `Run.servers`.

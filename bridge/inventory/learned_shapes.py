@@ -21,24 +21,13 @@ import anyio
 import anyio.to_thread
 from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
+from bridge.catalog import shapes
 from bridge.catalog.entries import Observation
-from bridge.catalog.shapes import (
-    MAX_DEPTH,
-    NOTHING,
-    SAMPLED_ITEMS,
-    Shape,
-    from_schema,
-    merge_shapes,
-    outline,
-    prune_shape,
-    schema,
-    shape_of,
-    shown,
-)
+from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape
+from bridge.event_loop import LARGE
 from bridge.guest.protocol.results import text_of
-from bridge.inventory.tool_cache import AGE, listing_digest
+from bridge.inventory.inventory import AGE, listing_digest
 from bridge.model import Json, ServerSpec, Tool
-from bridge.offload import LARGE
 from bridge.rpc.values import shape_value
 from bridge.store import Store
 
@@ -54,37 +43,35 @@ _KIND = "shapes"
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeRecord:
-    """The learned shape of one version of a tool, as it is stored.
-
-    Attributes:
-        depth: Number of levels within `MAX_SCHEMA_BYTES`; deeper levels are left out.
-        count: Number of results.
-        day: Date of the last result, as in "2026-11-20".
-        several: Whether the tool has ever sent several texts.
-    """
+    """The learned shape of one version of a tool, as it is stored."""
 
     name: Annotated[str, Field(alias="tool")]
     shape: Annotated[
-        Shape, PlainValidator(from_schema), PlainSerializer(schema), Field(alias="returns")
+        Shape,
+        PlainValidator(shapes.from_schema),
+        PlainSerializer(shapes.schema),
+        Field(alias="returns"),
     ] = NOTHING
+    # Number of levels within `MAX_SCHEMA_BYTES`; deeper levels are left out.
     depth: Annotated[int, Field(ge=0, le=MAX_DEPTH)] = MAX_DEPTH
-    count: Annotated[int, Field(ge=0)] = 0
-    day: str = ""
-    several: bool = False
+    count: Annotated[int, Field(ge=0)] = 0  # Number of results.
+    day: str = ""  # Date of the last result, as in "2026-11-20".
+    several: bool = False  # Whether the tool has ever sent several texts.
 
     def with_shape(self, shape: Shape) -> ShapeRecord:
         """Return this record with `shape` merged into it, within the bounds."""
-        depth, found = self.depth, merge_shapes(self.shape, shape)
+        depth, found = self.depth, shapes.merge_shapes(self.shape, shape)
         if depth < MAX_DEPTH:
-            found = prune_shape(found, depth)
-        while depth > 0 and len(json.dumps(schema(found))) > MAX_SCHEMA_BYTES:
+            found = shapes.prune_shape(found, depth)
+        while depth > 0 and len(json.dumps(shapes.schema(found))) > MAX_SCHEMA_BYTES:
             # A removed level stays out, or the shape would change after each call.
             depth -= 1
-            found = prune_shape(found, depth)
+            found = shapes.prune_shape(found, depth)
         return replace(self, shape=found, depth=depth)
 
 
 ShapeRecords = Mapping[str, ShapeRecord]  # Records by the version digest of a tool.
+Loaded = Mapping[str, ShapeRecords]  # The stored records by server.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +86,7 @@ class _Document:
 _DOCUMENT = TypeAdapter(_Document)
 
 
-def load_shapes(store: Store, specs: Iterable[ServerSpec]) -> dict[str, dict[str, ShapeRecord]]:
+def load_shapes(store: Store, specs: Iterable[ServerSpec]) -> Loaded:
     named = {listing_digest(spec): spec for spec in specs}
     found: dict[str, bytes] = {}
     try:
@@ -161,9 +148,6 @@ FIRST_RESULTS = 16
 SAMPLE_EVERY = 16
 """One in so many later results is read, so that a long loop is not slowed down."""
 
-Loaded = Mapping[str, tuple[ServerSpec, ShapeRecords]]
-"""The stored records by server, each with the definition to which they belong."""
-
 
 @dataclass(eq=False)
 class _Tool:
@@ -186,8 +170,6 @@ class _Tool:
             return False
         if (shape := self._new_shape(wire["parts"])) is None:
             return False
-        if merge_shapes(self.record.shape, shape) == self.record.shape:
-            return False
         found = self.record.with_shape(shape)
         if found.shape == self.record.shape:
             return False
@@ -198,12 +180,12 @@ class _Tool:
     def _new_shape(self, parts: Mapping[str, Json]) -> Shape | None:
         """Return the shape that a result adds to the record; None for no change."""
         text, blocks = parts.get("text"), parts.get("content") or ()
-        texts = [text, *(text_of(block) for block in blocks[:SAMPLED_ITEMS])]
+        texts = [text, *(text_of(block) for block in blocks[: shapes.SAMPLED_ITEMS])]
         if any(text is not None and len(text) > LARGE for text in texts):
             return None
-        if len(blocks) > SAMPLED_ITEMS:
-            parts = {**parts, "content": blocks[:SAMPLED_ITEMS]}
-        shape = shape_of(shape_value({"parts": parts}))
+        if len(blocks) > shapes.SAMPLED_ITEMS:
+            parts = {**parts, "content": blocks[: shapes.SAMPLED_ITEMS]}
+        shape = shapes.shape_of(shape_value({"parts": parts}))
         if text is None or "key" in parts or self.record.several:
             return shape
         known = self.record.shape
@@ -214,10 +196,10 @@ class _Tool:
             return shape
         if shape == Shape(items=NOTHING):
             return None
-        if self.parsed and outline(self.parsed[0]) != outline(shape):
+        if self.parsed and shapes.outline(self.parsed[0]) != shapes.outline(shape):
             self.parsed.clear()
         self.parsed.append(shape)
-        return merge_shapes(*self.parsed) if len(self.parsed) >= 3 else None
+        return shapes.merge_shapes(*self.parsed) if len(self.parsed) >= 3 else None
 
 
 @dataclass(eq=False)
@@ -240,7 +222,7 @@ class _Server:
         return found
 
     def news(self, day: str) -> dict[str, ShapeRecord]:
-        """Return the unstored records, and mark them as stored."""
+        """Return the unstored records; they count as stored now."""
         found: dict[str, ShapeRecord] = {}
         for tool in self.tools.values():
             if tool.unwritten:
@@ -252,10 +234,8 @@ class _Server:
 class LearnedShapes:
     """Learns, returns and stores shapes. For one event loop; only `load` may run in a thread.
 
-    Run `save_regularly` as a task and call `close` at the end, or nothing is stored.
-
-    Args:
-        save_seconds: Delay before storing, so that a program's many calls cause one write.
+    Run `save_regularly` as a task and call `close` at the end, or nothing is stored. A delay of
+    `save_seconds` makes one write of a program's many calls.
     """
 
     def __init__(self, store: Store, *, save_seconds: float = 5.0) -> None:
@@ -268,12 +248,9 @@ class LearnedShapes:
 
     def load(self, specs: Iterable[ServerSpec]) -> Loaded:
         """Read the records of new or redefined servers. Blocks, so call it in a thread."""
-        known = dict(self._servers)
-        new = [spec for spec in specs if spec.name not in known or known[spec.name].spec != spec]
-        if not new:
-            return {}
-        found = load_shapes(self._store, new)
-        return {spec.name: (spec, found[spec.name]) for spec in new}
+        known = {name: server.spec for name, server in tuple(self._servers.items())}
+        new = [spec for spec in specs if known.get(spec.name) != spec]
+        return load_shapes(self._store, new) if new else {}
 
     def configure(self, specs: Iterable[ServerSpec], loaded: Loaded) -> None:
         before, self._servers = self._servers, {}
@@ -281,8 +258,8 @@ class LearnedShapes:
             known = before.get(spec.name)
             if known is not None and known.spec == spec:
                 self._servers[spec.name] = before.pop(spec.name)
-            elif spec.name in loaded and loaded[spec.name][0] == spec:
-                self._servers[spec.name] = _Server(*loaded[spec.name])
+            elif spec.name in loaded:
+                self._servers[spec.name] = _Server(spec, loaded[spec.name])
         for gone in before.values():
             self._put_back(gone.spec, gone.news(_today()))
 
@@ -306,7 +283,6 @@ class LearnedShapes:
         return known is not None and bool(known.stored or known.tools)
 
     def current(self, server: str, tool: Tool) -> Observation | None:
-        """Return the present shape of a tool's results."""
         live = self._live(server, tool)
         if live is None:
             return self.initial(server, tool)
@@ -370,7 +346,7 @@ def version_digest(tool: Tool) -> str:
 
 
 def _observation(record: ShapeRecord, seen: int) -> Observation:
-    return Observation(schema=shown(record.shape), count=record.count + seen)
+    return Observation(schema=shapes.shown(record.shape), count=record.count + seen)
 
 
 def _today() -> str:

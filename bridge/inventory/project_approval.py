@@ -14,7 +14,7 @@ from bridge.errors import ApprovalRefusedError, CannotAskError
 from bridge.gate.audit import AuditLog
 from bridge.gate.question import read_answer, safe_name
 from bridge.gate.server_starts import Starts, approved_record
-from bridge.inventory.project_servers import approval_needed, approval_question
+from bridge.inventory.configuration import approval_needed, approval_question
 from bridge.inventory.servers import Servers
 
 
@@ -30,11 +30,8 @@ class ProjectApproval:
     async def ensure_approved(self, names: Iterable[str], run: RunCaller) -> bool:
         """Ensure that the servers of a run are approved, by asking the user if needed.
 
-        Return whether a server was approved, so that the configuration may have new servers.
-
-        Raises:
-            RefusedError: A server is not approved.
-            AuditError: An approval could not be recorded, so the server is not used.
+        Return whether a server was approved, so that the configuration may have new servers. Raise
+        `RefusedError` if one is not, and `AuditError` if an approval could not be recorded.
         """
         approved = False
         for name in dict.fromkeys(names):
@@ -50,14 +47,14 @@ class ProjectApproval:
 
     async def _ask(self, proposal: ProposedServer, run: RunCaller) -> None:
         asked, consents = approval_question(proposal), self._servers.consents
+        why = "" if run.identified else "the owner of this run is unknown"
+        if consents is None:
+            why = "this bridge stores no approvals"
+        elif asked is None:
+            why = "its definition is too long for a question"
+        if consents is None or asked is None or why:
+            raise approval_needed(proposal, f" No user can be asked: {why}.")
         try:
-            if consents is None:
-                raise CannotAskError("No user can be asked: this bridge stores no approvals.")
-            if not run.identified:
-                raise CannotAskError("No user can be asked: the owner of this run is unknown.")
-            if asked is None:
-                message = "No user can be asked: its definition is too long for a question."
-                raise CannotAskError(message)
             answer = await run.elicit(asked)
         except CannotAskError as error:
             raise approval_needed(proposal, f" {error.why}") from None

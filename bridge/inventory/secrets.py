@@ -27,7 +27,7 @@ from bridge.gate.redaction_shapes import (
     names_setting,
 )
 from bridge.model import Json, ServerSpec
-from bridge.settings.globs import any_matcher
+from bridge.settings.policy import matcher
 
 MAX_TOKENS = 8  # An authorization server may send tokens without end. Texts have earlier ones.
 
@@ -41,20 +41,14 @@ Found = Iterator[tuple[str, str]]  # Pairs of the name of a setting and the secr
 class Secrets:
     """The current secrets, and the `Redactor` that removes them.
 
-    Args:
-        environ: The bridge's own environment.
-        names: Globs of the names of variables and headers with secrets. A leading "-" marks names
-            without secrets.
-
-    Attributes:
-        changed: Called after the set of secrets has changed.
+    `names` are globs of variables and headers with secrets; a leading "-" marks those without.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, names: Sequence[str] = ()) -> None:
-        self._named = any_matcher([name for name in names if name[0] != "-"])
-        self._public = any_matcher([name[1:] for name in names if name[0] == "-"])
+        self._named = matcher(*(name for name in names if name[0] != "-"))
+        self._public = matcher(*(name[1:] for name in names if name[0] == "-"))
         self.redactor = Redactor()
-        self.changed: Callable[[], None] | None = None
+        self.changed: Callable[[], None] | None = None  # Called after the secrets have changed.
         environ = environ or {}
         found = (*self._by_name(environ), *environment_secrets(environ))
         self._inherited = dict(self._secrets(found, "the environment"))

@@ -3,9 +3,6 @@
 They are frozen, keyword-only dataclasses, and literal types of their fields. No I/O.
 """
 
-from bridge.model.commands import CommandRequest as CommandRequest
-from bridge.model.commands import CommandResult as CommandResult
-from bridge.model.commands import StageResult as StageResult
 from bridge.model.kept import STREAMS as STREAMS
 from bridge.model.kept import Artifact as Artifact
 from bridge.model.kept import ArtifactKind as ArtifactKind
@@ -30,19 +27,23 @@ from bridge.model.names import RunMode as RunMode
 from bridge.model.names import Severity as Severity
 from bridge.model.names import Status as Status
 from bridge.model.names import Transport as Transport
-from bridge.model.requests import PERSON_OWNERS as PERSON_OWNERS
-from bridge.model.requests import ApplyRequest as ApplyRequest
-from bridge.model.requests import Limits as Limits
-from bridge.model.requests import RunRequest as RunRequest
-from bridge.model.results import CallCount as CallCount
-from bridge.model.results import Finding as Finding
-from bridge.model.results import HeldCall as HeldCall
-from bridge.model.results import HostKernel as HostKernel
-from bridge.model.results import Isolation as Isolation
-from bridge.model.results import Plan as Plan
-from bridge.model.results import Receipt as Receipt
-from bridge.model.results import RunResult as RunResult
-from bridge.model.results import Usage as Usage
+from bridge.model.runs import PERSON_OWNERS as PERSON_OWNERS
+from bridge.model.runs import ApplyRequest as ApplyRequest
+from bridge.model.runs import CallCount as CallCount
+from bridge.model.runs import CommandRequest as CommandRequest
+from bridge.model.runs import CommandResult as CommandResult
+from bridge.model.runs import Finding as Finding
+from bridge.model.runs import HeldCall as HeldCall
+from bridge.model.runs import HostKernel as HostKernel
+from bridge.model.runs import Isolation as Isolation
+from bridge.model.runs import Limits as Limits
+from bridge.model.runs import Plan as Plan
+from bridge.model.runs import Receipt as Receipt
+from bridge.model.runs import RunRequest as RunRequest
+from bridge.model.runs import RunResult as RunResult
+from bridge.model.runs import StageResult as StageResult
+from bridge.model.runs import Usage as Usage
+from bridge.model.runs import owner_digest as owner_digest
 from bridge.model.servers import OAuthHints as OAuthHints
 from bridge.model.servers import ServerSettings as ServerSettings
 from bridge.model.servers import ServerSpec as ServerSpec

@@ -24,7 +24,6 @@ class Provenance:
     """The labels and servers that a run had read when it stored something.
 
     Attributes:
-        run_id: The run; empty if unknown.
         labels: The labels of its tools, and of the things that it read.
         servers: The servers that it called, and those of the things that it read.
         anything: Whether it may have read any further label.

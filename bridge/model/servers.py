@@ -1,4 +1,4 @@
-"""Servers and their tools, as configurations and the servers themselves have them."""
+"""Servers as the configurations define them, and tools as the servers describe them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from bridge.model.names import Json, ProtocolMode, Transport
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a server's definition was found.
+    """The file and the key of a server's definition.
 
     Attributes:
         client: The client whose configuration it is, as shown to the user ("Claude Code").
-        scope: Which of the client's scopes ("user", "local", "project", "managed", ...).
-        path: The file, absolute.
-        key: The place in the file, dotted ("mcpServers.github").
-        moved_from: The client's file, if the entry was moved from there into one of the bridge's.
-        fields: Names of the entry's fields, and of their members.
+        scope: The client's scope ("user", "local", "project", "managed", ...).
+        key: The dotted key in the file ("mcpServers.github").
+        moved_from: The client's file, if `import` moved the entry into the bridge's.
     """
 
     client: str
@@ -41,10 +39,8 @@ class OAuthHints:
     """A configuration's login settings for a remote server; every field may be empty.
 
     Attributes:
-        client_id: Of a client registered beforehand; without one the bridge registers itself.
-        client_secret: Of that client.
-        scopes: To ask for; those that the server names if empty.
-        callback_port: Of the loopback redirect; any free one if None.
+        client_id: The id of a registered client; without one the bridge registers itself.
+        callback_port: The port of the loopback redirect; None for any free one.
     """
 
     client_id: str = ""
@@ -55,41 +51,39 @@ class OAuthHints:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolFilter:
-    """Which of a server's tools its configuration lets through.
+    """The tools of a server that its configuration admits.
 
     Attributes:
-        only: Names of those that are; None for all.
-        without: Names of those that are not, whatever `only` says.
+        only: The names of the admitted tools; None for all.
+        without: The names of excluded tools, which `only` does not override.
     """
 
     only: frozenset[str] | None = None
     without: frozenset[str] = frozenset()
 
     def admits(self, tool: str) -> bool:
-        """Whether a tool of this name is let through."""
         return tool not in self.without and (self.only is None or tool in self.only)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSpec:
-    """One MCP server, ready to be connected to: variables expanded, dialect forgotten.
+    """The definition of one MCP server, with its variables expanded.
 
     Attributes:
         command, args, env, cwd: For `stdio`. `env` holds only what the entry adds.
         url, headers: For `http` and `sse`.
-        start_timeout, call_timeout: Seconds; None leaves the bridge's default.
-        tools: Which of its tools may be seen and called.
-        oauth: How to log in to it; None if the configuration says nothing of that.
-        also: Where else the same server was found; what differs there is in `differences`. Both
-            are for people to read: a server is the same whatever they say.
-        templates: Text of the command, an argument (as "args[0]"), the directory or the address as
-            the file has it, where a variable was put in.
-        written: For a server of a project, the entry as its file has it, as JSON: what a person
-            approves. Empty for the user's own.
-        executable: The command's path, if it was found on the search path; no program may write it.
-        changes: Variables that it inherits with another value, since programs may write where they
-            lead. Empty ones say nothing.
-        apart: Whether it takes no code from the directory that the bridge was started in.
+        start_timeout, call_timeout: Seconds; None for the bridge's default.
+        oauth: The login settings; None if the configuration has none.
+        also: Other definitions of this server, for readers only.
+        differences: How the definitions in `also` differ, for readers only.
+        templates: The unexpanded text of the command, an argument (as "args[0]"), the directory or
+            the address, if a variable was expanded in it.
+        written: The entry of a project's server as its file has it, as JSON; the user approves
+            this text. Empty for the user's own server.
+        executable: The command's path on the search path; no program may write it.
+        changes: Inherited variables with directories that programs may write, and the values that
+            the server gets instead.
+        apart: Whether it loads no code from the bridge's start directory.
     """
 
     name: str
@@ -119,9 +113,9 @@ class ServerSpec:
     def definition(self) -> str:
         """The identity of this server: "sha256:" and 64 hexadecimal digits.
 
-        It covers what is started or connected to: transport, command, arguments, working directory,
-        address, and the names of variables and headers. Values of variables stay out, so that a
-        renewed secret or another project makes no other server. Its own name stays out, too.
+        It covers transport, command, arguments, working directory, address, and the names of
+        variables and headers. It has no values of variables, so that a renewed secret or another
+        project keeps the identity. It does not cover the server's name.
         """
         written = self.templates
         identity = [
@@ -139,18 +133,18 @@ class ServerSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """What `config.toml` sets of one server.
+    """The settings of one server in `config.toml`.
 
     Attributes:
-        protocol: Which protocol the server is spoken to in: "legacy" begins with `initialize`,
-            "modern" with `server/discover`; "auto" finds out.
+        protocol: The server's protocol: "legacy" begins with `initialize`, "modern" with
+            `server/discover`; "auto" tries both.
     """
 
     protocol: ProtocolMode = "auto"
 
 
 def short_digest(digest: str) -> str:
-    """Return the beginning of a digest, for people to compare."""
+    """Return the beginning of a digest, for users to compare."""
     return digest[: len("sha256:") + 12]
 
 
@@ -173,12 +167,11 @@ class Tool:
 
     @property
     def says_it_reads(self) -> bool:
-        """Whether its server says that it changes nothing."""
         return self.annotations.get("readOnlyHint") is True
 
     @property
     def wraps_result(self) -> bool:
-        """Whether the structure only wraps a value, as Python's SDKs do: `{"result": 3}`."""
+        """Whether its structured results only wrap a value, as `{"result": 3}`."""
         schema = self.output_schema
         properties = schema.get("properties") if schema is not None else None
         return (
@@ -190,17 +183,17 @@ class Tool:
 
     @property
     def result_schema(self) -> Mapping[str, Json] | None:
-        """The schema of what programs get for a call, if the server declares one."""
+        """The schema of the value that a program gets for a call; None if undeclared."""
         schema = self.output_schema
         properties = schema.get("properties") if schema is not None else None
         if schema is None or not isinstance(properties, Mapping) or len(properties) != 1:
             return schema
         (inner,) = properties.values()
         if not self.wraps_result:
-            # A structure that repeats the text is that text.
+            # A program gets the text if the structure only repeats it.
             is_text = isinstance(inner, Mapping) and inner.get("type") == "string"
             return {"anyOf": [{"type": "string"}, schema]} if is_text else schema
         if not isinstance(inner, Mapping):
             return {}
-        # What `$ref`s in it point to.
+        # The targets of its `$ref`s.
         return {**{key: schema[key] for key in ("$defs", "definitions") if key in schema}, **inner}

@@ -14,19 +14,19 @@ import anyio
 from bridge.callers.client import RunCaller
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.model import Json
-from bridge.model.requests import SCRIPT_OPENING, RunRequest
+from bridge.model.runs import SCRIPT_OPENING, RunRequest
+from bridge.packages.sets import add_fonts, compile_set
+from bridge.packages.target import Installed, PackageTarget, installed_in, target_of
 from bridge.sandbox.backend import Bind
 from bridge.settings import Settings, packages_dir, store_of
 
 if TYPE_CHECKING:
     from bridge.packages.requirements import Wanted
-    from bridge.packages.resolver import Resolver
-    from bridge.packages.target import Installed, PackageTarget
+    from bridge.packages.uv import Resolver
 
 logger = logging.getLogger(__name__)
 
 INSIDE = "/packages"  # Their directory in a sandbox.
-SETTINGS_FILE = "config.toml"  # For errors: programs may see them, so they name no host path.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +93,14 @@ class Packages:
         if not wanted and not python:
             return NOTHING
         resolver = self._resolver_for(wanted)
-        from bridge.packages.requirements import refused_python
-        from bridge.packages.target import installed_in, target_of
+        from bridge.packages.requirements import check_python
 
         async with self._looking:
             if self._target is None:
                 facts, listed = await self._sandboxes.facts()
                 self._target = target_of(facts), installed_in(listed)
             target, installed = self._target
-        refusal = refused_python(python, target.version)
-        if refusal is not None:
-            raise refusal
+        check_python(python, target.version)
         if resolver is None:
             return PackageSet(target=target)
         tree, lock = await resolver.provide(
@@ -120,11 +117,9 @@ class Packages:
 
     def compile_later(self, packages: PackageSet) -> None:
         """Compile a set in the background, for later runs."""
-        target, tree = packages.target, "".join(bind.source for bind in packages.binds)
-        if target is None or not tree or tree in self._compiled or not target.abi:
+        target, tree = packages.target, packages.binds[0].source
+        if target is None or tree in self._compiled or not target.abi:
             return
-        from bridge.packages.sets import add_fonts, compile_set
-
         self._compiled.add(tree)
         tag = "cpython-{}{}".format(*target.version.split("."))
         most = self._settings.dependencies.max_bytes
@@ -148,22 +143,18 @@ class Packages:
             raise PackageRefusedError(message, remedy=remedy)
         from bridge.packages.requirements import check_wanted
 
-        check_wanted(wanted, settings.dependencies.allow, SETTINGS_FILE)
+        check_wanted(wanted, settings.dependencies.allow)
         if self._resolver is None:
-            from bridge.packages.resolver import Resolver
+            from bridge.packages.uv import Resolver
 
             store, environ = store_of(settings), settings.environ
-            self._resolver = Resolver(
-                settings.dependencies, self._directory, store, environ, SETTINGS_FILE
-            )
+            self._resolver = Resolver(settings.dependencies, self._directory, store, environ)
         return self._resolver
 
     def check(self, packages: PackageSet, facts: Mapping[str, Any]) -> None:
         """Check that a sandbox has the packages and their Python; forget a changed Python."""
         if packages.target is None:
             return
-        from bridge.packages.target import target_of
-
         target = target_of(facts)
         if target != packages.target:
             self._target = None

@@ -18,7 +18,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from bridge.errors import InvalidRequestError, PackageRefusedError
-from bridge.model.requests import SCRIPT_OPENING
+from bridge.model.runs import SCRIPT_OPENING
 from bridge.settings.dependencies import Allowed
 
 MAX_REQUIREMENTS = 100  # A program may request any number; each is looked up on the index.
@@ -117,12 +117,12 @@ def _metadata_error(line: int, why: str) -> InvalidRequestError:
     return InvalidRequestError(message, remedy=remedy)
 
 
-def refused_python(requires: str, version: str) -> PackageRefusedError | None:
+def check_python(requires: str, version: str) -> None:
     if not requires or SpecifierSet(requires).contains(version, prereleases=True):
-        return None
+        return
     message = f"The program requires Python {requires}; the sandbox has {version}."
     remedy = "Write it for that version, or set MCP_BRIDGE_IMAGE to an image with another one."
-    return PackageRefusedError(message, remedy=remedy)
+    raise PackageRefusedError(message, remedy=remedy)
 
 
 def entries_for(name: str, allow: Iterable[Allowed]) -> tuple[Allowed, ...]:
@@ -130,11 +130,29 @@ def entries_for(name: str, allow: Iterable[Allowed]) -> tuple[Allowed, ...]:
     return tuple(entry for entry in allow if fnmatch.fnmatchcase(name, entry.name))
 
 
-def check_wanted(wanted: Iterable[Wanted], allow: Sequence[Allowed], place: str) -> None:
-    """Check that the requested packages are allowed; `place` is the settings file, for errors."""
-    missing = [one.name for one in wanted if not entries_for(one.name, allow)]
-    if missing:
-        raise _refuse(tuple(dict.fromkeys(missing)), allow, place)
+def check_wanted(wanted: Iterable[Wanted], allow: Sequence[Allowed]) -> None:
+    """Check that the requested packages are allowed.
+
+    Programs may see the error, so it does not name the settings file's path.
+    """
+    names = list(dict.fromkeys(one.name for one in wanted if not entries_for(one.name, allow)))
+    if not names:
+        return
+    quoted = json.dumps(names[:8])[1:-1]
+    if not allow:
+        message = f"No packages are allowed here, so {_some(names)} cannot be used."
+        remedy = (
+            "The person who runs the bridge can allow them in config.toml: [dependencies] with "
+        )
+        raise PackageRefusedError(message, remedy=f"{remedy}allow = [{quoted}].")
+    allowed = [entry.name for entry in allow]
+    near = dict.fromkeys(match for name in names for match in get_close_matches(name, allowed, n=2))
+    are, what = ("is", "it") if len(names) == 1 else ("are", "them")
+    message = f"{_some(names)} {are} not allowed here."
+    message += f" Near: {_some([*near])}." if near else ""
+    message += f" Allowed: {_some([entry.text for entry in allow])}."
+    remedy = f"To allow {what}, add {quoted} to `allow` of [dependencies] in config.toml."
+    raise PackageRefusedError(message, remedy=remedy)
 
 
 def check_resolved(versions: Mapping[str, str], allow: Sequence[Allowed]) -> None:
@@ -156,22 +174,6 @@ def constraints(names: Iterable[str], allow: Sequence[Allowed]) -> tuple[str, ..
         if len(entries) == 1 and entries[0].versions:
             limits.append(f"{name}{entries[0].versions}")
     return tuple(limits)
-
-
-def _refuse(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> PackageRefusedError:
-    quoted = json.dumps(names[:8])[1:-1]
-    if not allow:
-        message = f"No packages are allowed here, so {_some(names)} cannot be used."
-        remedy = f"The person who runs the bridge can allow them in {place}: [dependencies] with "
-        return PackageRefusedError(message, remedy=f"{remedy}allow = [{quoted}].")
-    allowed = [entry.name for entry in allow]
-    near = dict.fromkeys(match for name in names for match in get_close_matches(name, allowed, n=2))
-    are, what = ("is", "it") if len(names) == 1 else ("are", "them")
-    message = f"{_some(names)} {are} not allowed here."
-    message += f" Near: {_some([*near])}." if near else ""
-    message += f" Allowed: {_some([entry.text for entry in allow])}."
-    remedy = f"To allow {what}, add {quoted} to `allow` of [dependencies] in {place}."
-    return PackageRefusedError(message, remedy=remedy)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -1,35 +1,45 @@
-"""uv, which resolves and installs packages: its command line, process, answers and errors.
+"""Turns requirements into a directory of packages, by a recorded resolution or by uv.
 
-It builds nothing and has no PATH, so a package cannot start a program. With `index` set it reads
+uv builds nothing and has no PATH, so a package cannot start a program. With `index` set it reads
 no configuration, variable or login of the user; else it reads uv's settings of indexes, without
 keyrings. It works in "/", which has no project's configuration.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 import signal
 import sys
+import time
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 from typing import Any
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
+from bridge.event_loop import background_task
 from bridge.guest.protocol import distributions
-from bridge.packages.sets import Locked, too_large, within
-from bridge.packages.target import PackageTarget
+from bridge.packages.requirements import Wanted, check_resolved, check_wanted, constraints
+from bridge.packages.sets import Lock, Locked, StoredSet, make_room, too_large, within
+from bridge.packages.target import Installed, PackageTarget
+from bridge.private_files import in_use
 from bridge.sandbox.container.command_runner import open_group
 from bridge.settings.dependencies import Dependencies
-from bridge.tasks import background_task
+from bridge.store import Store
+
+logger = logging.getLogger(__name__)
 
 MAX_PACKAGES = 500  # An index may name any number of dependencies.
 MAX_SAID = 64 * 1024  # Bytes kept from the end of uv's output, which may quote an index.
@@ -37,6 +47,7 @@ MAX_SAID = 64 * 1024  # Bytes kept from the end of uv's output, which may quote 
 READ_BYTES = 64 * 1024 * 1024  # An index may send any amount of metadata.
 
 Say = Callable[[str], Awaitable[None]]  # Reports progress to the user.
+Find = Callable[["Uv"], Awaitable[tuple[Locked, ...]]]
 
 # Variables of the bridge that uv always gets: network settings.
 _NETWORK = (
@@ -71,7 +82,6 @@ class Uv:
         environ: The bridge's environment.
         place: A private directory, which the caller removes.
         target: The Python that packages are for; None for the bridge's.
-        executable: Replaces the uv of this machine.
         cache: The directory of cached answers of indexes; None for no cache.
     """
 
@@ -111,13 +121,7 @@ class Uv:
         alone: bool = False,
         explain: bool = True,
     ) -> tuple[Locked, ...]:
-        """Resolve requirements to packages, with the hashes of their wheels.
-
-        Args:
-            limits: Constraints on versions.
-            alone: Whether to leave out dependencies.
-            explain: Whether the error should name the available versions.
-        """
+        """Resolve requirements within constraints; `alone` leaves out dependencies."""
         wanted, bounds = self._place / "wanted.txt", self._place / "bounds.txt"
         answer = self._place / "pylock.toml"
         wanted.write_text("\n".join([*texts, ""]))
@@ -192,7 +196,6 @@ class Uv:
             raise too_large(self._dependencies.max_bytes)
 
     async def _run(self, words: Sequence[str], cache: Path) -> tuple[int, str]:
-        """Run uv; return its status and the end of its output."""
         argv = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
         try:
             argv += [self._executable, *words, "--cache-dir", str(cache)]
@@ -343,3 +346,157 @@ def _words(text: str, place: Path) -> str:
     whole = " ".join(re.sub(r"^(error|cause): ", "", line) for line in news if line)
     whole = _PATH.sub("...", whole.replace(" (i.e., with `--no-build`)", ""))
     return whole if len(whole) <= 900 else f"{whole[:899]}…"
+
+
+@dataclass
+class Resolver:
+    """Finds and installs sets of packages; concurrent runs resolve a set once."""
+
+    dependencies: Dependencies
+    directory: Path
+    store: Store
+    environ: Mapping[str, str]  # The bridge's own, for the network and uv.
+    executable: str = ""  # Replaces the uv of this machine.
+    _finding: WeakValueDictionary[str, anyio.Lock] = field(default_factory=WeakValueDictionary)
+
+    async def provide(
+        self,
+        wanted: Sequence[Wanted],
+        target: PackageTarget,
+        say: Say,
+        *,
+        installed: Sequence[Installed] = (),
+        pins: Sequence[str] = (),
+    ) -> tuple[Path | None, Lock]:
+        """Return a directory of the requested packages, and its lock; None for no packages."""
+        check_wanted(wanted, self.dependencies.allow)
+        texts = [one.text for one in wanted]
+        index = self.dependencies.index.rpartition("@")[2]
+        around = [*pins, *(f"{one.name}=={one.version}" for one in installed)]
+        stored = StoredSet(self.directory, self.store, [*texts, target.digest, index, *around])
+
+        async def find(uv: Uv) -> tuple[Locked, ...]:
+            await say(f"resolving {', '.join(texts)}"[:200])
+            limits = constraints([one.name for one in wanted], self.dependencies.allow)
+            return await _find(uv, wanted, {one.name: one for one in installed}, [*limits, *pins])
+
+        try:
+            with anyio.fail_after(self.dependencies.timeout):
+                async with self._finding.setdefault(stored.name, anyio.Lock()):
+                    lock = await self._provide(stored, find, target, say)
+        except TimeoutError:
+            seconds = self.dependencies.timeout
+            message = f"{', '.join(texts):.200} could not be installed within {seconds:g} s."
+            remedy = "Try again, or raise `timeout` of [dependencies]."
+            raise PackageUnavailableError(message, remedy=remedy) from None
+        return stored.tree(lock) if lock.packages else None, lock
+
+    def _stale(self, lock: Lock) -> bool:
+        days = self.dependencies.lock_days
+        return bool(days) and time.time() - lock.made > days * 24 * 3600.0
+
+    async def _provide(
+        self, stored: StoredSet, find: Find, target: PackageTarget, say: Say
+    ) -> Lock:
+        old = await anyio.to_thread.run_sync(stored.read)
+        try:
+            if old is not None:  # `allow` may have changed since.
+                check_resolved(old.versions, self.dependencies.allow)
+        except PackageRefusedError:
+            old = None
+        there = old is not None and (not old.packages or stored.touch(old))
+        if old is not None and there and not self._stale(old):
+            return old
+        place = await anyio.to_thread.run_sync(stored.begin)
+        try:
+            cache = self.directory / "uv"
+            uv = Uv(self.dependencies, self.environ, place, target, say, self.executable, cache)
+            lock = old
+            if lock is None or self._stale(lock):
+                lock = Lock(packages=await find(uv), made=time.time())
+                check_resolved(lock.versions, self.dependencies.allow)
+            if not there:  # If the set is too large, later runs do not resolve it again.
+                await anyio.to_thread.run_sync(stored.remember, lock)
+            await self._install(stored, lock, uv, say, place)
+            await anyio.to_thread.run_sync(stored.remember, lock)
+        except PackageUnavailableError as error:
+            if old is None or not there:
+                raise
+            logger.warning("the earlier packages are used again: %s", error.message)
+            return old
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(partial(shutil.rmtree, place, ignore_errors=True))
+        room = partial(make_room, self.directory, self.dependencies.cache_bytes)
+        await anyio.to_thread.run_sync(room)
+        return lock
+
+    async def _install(self, stored: StoredSet, lock: Lock, uv: Uv, say: Say, place: Path) -> None:
+        most = self.dependencies.max_bytes
+        sizes = {f"{each.name} {each.version}": each.size for each in lock.packages}
+        try:
+            if sum(sizes.values()) > most:
+                raise too_large(most, sizes)
+            with ExitStack() as stack:
+                # No other bridge may evict the new wheels before they are in a set.
+                wheels = in_use(self.directory / "wheels", wait=True)
+                await anyio.to_thread.run_sync(stack.enter_context, wheels)
+                missing = [each for each in lock.packages if not stored.wheel(each).exists()]
+                into = place / "installed"
+                if missing:
+                    await say(f"installing {', '.join(each.name for each in missing)}"[:200])
+                    await uv.install(missing, into)
+                for each in missing:
+                    made = into / each.sha256
+                    await anyio.to_thread.run_sync(stored.keep_wheel, each, made, most)
+                if lock.packages and not stored.touch(lock):
+                    await anyio.to_thread.run_sync(stored.keep, lock, place, most)
+        except PackageRefusedError as error:
+            if "max_bytes" in error.message and "largest" not in error.message:
+                # The unpacking was stopped, so the error has no sizes.
+                raise too_large(most, sizes) from None
+            raise
+
+
+async def _find(
+    uv: Uv, wanted: Sequence[Wanted], installed: Mapping[str, Installed], limits: Sequence[str]
+) -> tuple[Locked, ...]:
+    """Return the packages to add to the installed ones."""
+    texts = [one.text for one in wanted]
+    if installed:
+        fixed = [f"{one.name}=={one.version}" for one in installed.values()]
+        # If this fails, some installed packages must be replaced.
+        with suppress(PackageUnavailableError):
+            return _select(await uv.resolve(texts, [*limits, *fixed], explain=False), installed)
+    resolved = await uv.resolve(texts, limits)
+    more: set[str] = set()
+    while new := _broken_by(resolved, installed) - {each.name for each in resolved} - more:
+        more |= new
+        try:
+            resolved = await uv.resolve([*texts, *sorted(more)], limits, explain=False)
+        except PackageUnavailableError as error:
+            logger.warning("%s cannot be replaced: %s", ", ".join(more), error.message)
+            break
+    return _select(resolved, installed)
+
+
+def _select(resolved: Sequence[Locked], installed: Mapping[str, Installed]) -> tuple[Locked, ...]:
+    broken = _broken_by(resolved, installed)
+    return tuple(one for one in resolved if one.name in broken or not _has(one, installed))
+
+
+def _has(package: Locked, installed: Mapping[str, Installed]) -> bool:
+    return package.name in installed and installed[package.name].version == package.version
+
+
+def _broken_by(resolved: Sequence[Locked], installed: Mapping[str, Installed]) -> set[str]:
+    """Return the installed packages that depend, transitively, on a replaced one."""
+    replaced = {each.name for each in resolved if not _has(each, installed)} & installed.keys()
+    broken: set[str] = set()
+    while more := {
+        one.name
+        for one in installed.values()
+        if one.name not in broken and {*one.requires} & (replaced | broken)
+    }:
+        broken |= more
+    return broken

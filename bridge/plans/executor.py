@@ -22,20 +22,19 @@ from bridge.errors import (
     UnknownError,
     UsageError,
 )
+from bridge.event_loop import with_plain_text
 from bridge.gate.approval import Approval, Approver
-from bridge.gate.audit.log import approval_fields
-from bridge.gate.decision import CallFacts, Decision, outcome_after
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
+from bridge.gate.journal import outcome_after
 from bridge.gate.pins import whole_digest
 from bridge.gate.pipeline import Gate, Grant, add_receipt
+from bridge.gate.policy import CallFacts, Decision
 from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
 from bridge.inventory.servers import Servers
-from bridge.large_text import with_plain_text
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
 from bridge.plans.plan_store import Plans, StoredPlan, now_text
 from bridge.render.plan import plan_question
-from bridge.render.text import bytes_returned
 from bridge.rpc.values import shape_value, tool_error
 
 MAX_QUESTION = 5_500
@@ -72,13 +71,10 @@ class PlanStep:
         if outcome != "not-sent":
             self.fail(error.message, status="failed" if outcome == "refused" else "unknown")
             return
-        reason: Reason = "exception"
+        reason: Reason = "validation" if isinstance(error, UsageError) else "exception"
         if isinstance(error, RefusedError):
             reason = "policy"
-        elif isinstance(error, UsageError):
-            reason = "validation"
-        text = " ".join(part for part in (error.message, error.remedy) if part)
-        self.fail(f"It was not made. {text}", reason)
+        self.fail(f"It was not made. {error.message} {error.remedy}".rstrip(), reason)
 
 
 class PlanApprover(Approver):
@@ -90,7 +86,6 @@ class PlanApprover(Approver):
         self._request = request
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
-        """Return the plan's approval, if the plan showed all these reasons."""
         news = [ask for ask in asks if ask.rule not in self._request.asked]
         if not news:
             return self._approval
@@ -114,7 +109,7 @@ class PlanExecutor:
         try:
             run = self.services.begin(run_id, request, caller, planned_by=kept.run_id)
             approval = await self._get_approval(kept, request, run)
-            facts = {**_facts(kept), "approval": approval_fields(approval)}
+            facts = {**_facts(kept), "approval": approval.fields}
             async with run.recording(request, kept.servers, facts) as record:
                 begun = True
                 gate = Gate(
@@ -124,11 +119,11 @@ class PlanExecutor:
                 )
                 execution = _Execution(kept, gate, run, approval, self.servers)
                 result = await self._perform(execution, run_id, record)
-            return add_receipt(result, gate, run, bytes_returned)
+            return add_receipt(result, gate, run)
         except ApprovalRefusedError:
             begun = True
             why = f"the client was asked at {now_text()}, and did not approve of it"
-            await self.plans.close(kept, why)
+            await self.plans.close(kept.plan_id, kept.owner, why)
             raise
         finally:
             if not begun:
@@ -158,10 +153,8 @@ class PlanExecutor:
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             facts: dict[str, Json] = {**_facts(kept), "approval": {"refused": error.code}}
             async with run.recording(request, kept.servers, facts) as record:
-                result = RunResult(
-                    run_id=request.run_id, status="error", reason="policy", summary=""
-                )
-                record(result)
+                run_id = request.run_id
+                record(RunResult(run_id=run_id, status="error", reason="policy", summary=""))
             raise
 
     async def _perform(
@@ -169,13 +162,11 @@ class PlanExecutor:
     ) -> RunResult:
         kept, gate = execution.kept, execution.gate
         started = time.monotonic()
-        cancelled = True
         try:
             await execution.perform(self.times)
-            cancelled = False
         finally:
             # A cancelled client gets no result, but the audit log does.
-            result = _result(execution, run_id, cancelled=cancelled)
+            result = _result(execution, run_id)
             usage = Usage(
                 wall_ms=round((time.monotonic() - started) * 1000),
                 tool_calls=gate.calls,
@@ -183,11 +174,9 @@ class PlanExecutor:
             )
             result = replace(result, usage=usage, timeout_seconds=self.times.apply)
             record(result)
-            await self.plans.close(
-                kept,
-                f"it was applied by the run {run_id}, which ended at {now_text()}: "
-                f"{result.summary.rstrip('.')}",
-            )
+            why = f"it was applied by the run {run_id}, which ended at {now_text()}"
+            why = f"{why}: {result.summary.rstrip('.')}"
+            await self.plans.close(kept.plan_id, kept.owner, why)
         return result
 
 
@@ -300,56 +289,49 @@ class _Execution:
         A row of equal calls without results is one line, which has the last call's number as `to`.
         """
         lines: list[Json] = []
-        plain: dict[str, Json] = {}
+        line: dict[str, Json] = {}
         for step in self.steps:
-            call = step.request.call
-            line: dict[str, Json] = {"server": call.server, "tool": call.tool}
-            line["status"] = step.status
-            more = {**step.shown, **({"error": step.error[:2_000]} if step.error else {})}
-            if line == plain and not more:
+            call, before = step.request.call, line
+            line = {"server": call.server, "tool": call.tool, "status": step.status, **step.shown}
+            line |= {"error": step.error[:2_000]} if step.error else {}
+            if line == before and not (step.shown or step.error):
                 lines[-1]["to"] = step.request.number
-                continue
-            lines.append({"number": step.request.number, **line, **more})
-            plain = {} if more else line
+            else:
+                lines.append({"number": step.request.number, **line})
         return lines
 
 
-def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult:
-    kept, total = execution.kept, len(execution.steps)
+def _result(execution: _Execution, run_id: str) -> RunResult:
+    total = len(execution.steps)
     done = sum(step.status == "done" for step in execution.steps)
     stopped = next((step for step in execution.steps if step.error), None)
-    summary = f"{done:,} of {total:,} calls done"
     status: Status = "success"
     reason: Reason | None = None
-    why = ""
+    why = became = ""
     if stopped is not None:
-        became = "failed" if stopped.status == "failed" else "may have happened or not"
-        summary = f"{summary}; {stopped.request} {became}"
+        failed = "failed" if stopped.status == "failed" else "may have happened or not"
+        became = f"; {stopped.request} {failed}"
         status, reason, why = "error", stopped.reason, stopped.error
     elif done < total and execution.late:
-        summary = f"{summary}; the time limit was reached"
+        became = "; the time limit was reached"
         status, reason = "timeout", "timeout"
         why = "The other calls were not made: the time limit was reached."
     elif done < total:
-        summary = f"{summary}; it was cancelled" if cancelled else summary
-        status, reason = "error", "cancelled"
-        why = "The other calls were not made."
+        became = "; it was cancelled"
+        status, reason, why = "error", "cancelled", "The other calls were not made."
     return RunResult(
         run_id=run_id,
         status=status,
         reason=reason,
-        summary=f"{summary}.",
+        summary=f"{done:,} of {total:,} calls done{became}.",
         has_result=True,
         result=execution.list_steps(),
         error="" if status == "success" else _error(execution, stopped, why, run_id),
-        servers=kept.servers,
+        servers=execution.kept.servers,
     )
 
 
 def _error(execution: _Execution, stopped: PlanStep | None, why: str, run_id: str) -> str:
-    by_status: dict[StepStatus, list[int]] = {}
-    for step in execution.steps:
-        by_status.setdefault(step.status, []).append(step.request.number)
     lines = [f"{stopped.request}: {why[:1_000]}" if stopped is not None else why]
     words = {
         "done": "Done",
@@ -357,9 +339,9 @@ def _error(execution: _Execution, stopped: PlanStep | None, why: str, run_id: st
         "unknown": "Without an answer, so check before you repeat it",
         "not done": "Not done",
     }
-    lines += [
-        f"{words[status]}: {ranges(by_status[status])}." for status in words if status in by_status
-    ]
+    for status, word in words.items():
+        numbers = [step.request.number for step in execution.steps if step.status == status]
+        lines += [f"{word}: {ranges(numbers)}."] if numbers else []
     lines.append(
         "The plan is used up. For the other calls, run the program again with "
         f'retry_of="{run_id}", which repeats no call that was made here; or plan again.'

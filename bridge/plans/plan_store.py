@@ -15,19 +15,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
-from typing import TYPE_CHECKING
+from functools import partial
 
 import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
 from bridge.gate.held_calls import HeldCalls, HeldRequest
-from bridge.model import Plan
-from bridge.store import Store, Transaction, owner_digest
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from bridge.model import Plan, owner_digest
+from bridge.store import Store, Transaction, adapter
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +58,7 @@ class StoredPlan:
 
 
 class Plans:
-    """The plans that can be applied.
-
-    Args:
-        store: Keeps the plans if several bridges share it.
-        now: Seconds, for the expiry of plans in memory.
-    """
+    """The plans that can be applied. They are in memory unless bridges share the store."""
 
     def __init__(self, store: Store, now: Callable[[], float] = time.monotonic) -> None:
         self._store = store if store.shared else None
@@ -84,16 +75,11 @@ class Plans:
         owner: str,
         *,
         run_id: str,
-        stopped: str = "",
+        stopped: str = "",  # Why the program stopped, if it read the result of a held call.
         failed: bool = False,
-        here: bool = False,
+        here: bool = False,  # Whether only this bridge can apply the plan.
     ) -> Plan:
-        """Store the held calls of a run. A plan without an id cannot be applied.
-
-        Args:
-            stopped: Why the program stopped, if it read the result of a held call.
-            here: Whether only this bridge can apply the plan.
-        """
+        """Store the held calls of a run. A plan without an id cannot be applied."""
         calls, stale = held_calls.shown(), held_calls.stale
         stopped = held_calls.spoiled or stopped
         if failed or held_calls.spoiled or not calls:
@@ -120,7 +106,6 @@ class Plans:
         return made.plan
 
     async def take(self, plan_id: str, owner: str, *, run_id: str) -> StoredPlan:
-        """Remove a plan and return it."""
         used = f"the run {run_id} took it at {now_text()}, and a plan is used once"
         store = self._store_of(plan_id, owner)
         if store is None:
@@ -130,7 +115,7 @@ class Plans:
                 # An owner must not learn of another owner's plans.
                 whose, why = self._gone.get(plan_id, ("", ""))
                 raise _unknown(plan_id, why if whose == owner else "")
-            self._drop(kept, used)
+            self._end(plan_id, owner, used)
             return kept
         try:
             return await anyio.to_thread.run_sync(_take, store, plan_id, owner, used)
@@ -149,8 +134,7 @@ class Plans:
         return None if self.knows(plan_id, owner) else self._store
 
     async def withdraw(self, plan: Plan, owner: str, why: str) -> Plan:
-        if self._kept.pop(plan.plan_id, None) is None and self._store is not None:
-            await _settle(partial(_close_stored, self._store, plan.plan_id, owner, why))
+        await self.close(plan.plan_id, owner, why)
         return _withdrawn(plan, why)
 
     async def give_back(self, kept: StoredPlan) -> None:
@@ -160,25 +144,22 @@ class Plans:
             self._gone.pop(kept.plan_id, None)
             self._add(kept)
 
-    async def close(self, kept: StoredPlan, why: str) -> None:
-        if store := self._store_of(kept.plan_id, kept.owner):
-            await _settle(partial(_close_stored, store, kept.plan_id, kept.owner, why))
+    async def close(self, plan_id: str, owner: str, why: str) -> None:
+        if store := self._store_of(plan_id, owner):
+            await _settle(partial(_close_stored, store, plan_id, owner, why))
         else:
-            self._end(kept, why)
+            self._end(plan_id, owner, why)
 
-    def _end(self, kept: StoredPlan, why: str) -> None:
-        self._gone[kept.plan_id] = (kept.owner, why)
-        self._gone.move_to_end(kept.plan_id)
+    def _end(self, plan_id: str, owner: str, why: str) -> None:
+        self._kept.pop(plan_id, None)
+        self._gone[plan_id] = (owner, why)
+        self._gone.move_to_end(plan_id)
         if len(self._gone) > 1_000:
             self._gone.popitem(last=False)
 
-    def _drop(self, kept: StoredPlan, why: str) -> None:
-        del self._kept[kept.plan_id]
-        self._end(kept, why)
-
     def _drop_expired(self) -> None:
         for kept in [kept for kept in self._kept.values() if kept.until <= self._now()]:
-            self._drop(kept, _EXPIRED)
+            self._end(kept.plan_id, kept.owner, _EXPIRED)
 
     def _add(self, made: StoredPlan) -> None:
         self._kept[made.plan_id] = made
@@ -190,7 +171,8 @@ class Plans:
         ):
             plans = [kept for kept in plans if kept.plan_id in self._kept]
             while len(plans) > count or sum(kept.characters for kept in plans) > characters:
-                self._drop(plans.pop(0), "newer plans took its place; plan again")
+                oldest = plans.pop(0)
+                self._end(oldest.plan_id, oldest.owner, "newer plans took its place; plan again")
 
 
 async def _settle(write: Callable[[], None]) -> None:
@@ -228,16 +210,9 @@ _KIND = "plan"
 _ENDS = "plan-end"
 
 
-@cache
-def _adapter() -> TypeAdapter[StoredPlan]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(StoredPlan)
-
-
 def _put(store: Store, made: StoredPlan) -> None:
     # pydantic cannot write lone surrogates, and writes infinity as null.
-    facts = _adapter().dump_python(made, exclude={"owner", "until"})
+    facts = adapter(StoredPlan).dump_python(made, exclude={"owner", "until"})
     data, whose = json.dumps(facts, default=sorted).encode("ascii"), owner_digest(made.owner)
     with store.writing(durable=True) as kept:
         kept.delete(_ENDS, whose, made.plan_id)
@@ -260,7 +235,7 @@ def _take(store: Store, plan_id: str, owner: str, used: str) -> StoredPlan:
             raise _unknown(plan_id, _EXPIRED)
         try:
             facts = {**json.loads(data), "owner": owner, "until": until[plan_id]}
-            found = _adapter().validate_python(facts)
+            found: StoredPlan = adapter(StoredPlan).validate_python(facts)
         except (ValueError, TypeError, RecursionError):
             raise _unknown(plan_id, "another version of the bridge made it; plan again") from None
         _end(kept, plan_id, owner, used)

@@ -321,15 +321,6 @@ def _call_lines(result: RunResult) -> list[str]:
     return lines
 
 
-def bytes_returned(result: RunResult) -> int:
-    """Return the bytes of the program's output, value, error and shown texts."""
-    shown = [result.stdout, result.stderr, result.error, result.result_repr]
-    shown += [item.text for item in result.shown]
-    if result.has_result:
-        shown.append(json.dumps(to_json(result.result), ensure_ascii=False))
-    return sum(len(text.encode("utf-8", "surrogatepass")) for text in shown)
-
-
 def list_calls(counts: Sequence[CallCount]) -> str:
     """Return a list like "6 × github.create_issue, 1 × github.push (deny: rule 'no force')"."""
     ordered = sorted(counts, key=lambda call: -call.count)

@@ -14,34 +14,17 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-from bridge.guest.protocol.wire import (
-    MAX_VALUES,
-    GuestFrame,
-    HostFrame,
-    LineDecoder,
-    Reply,
-    Run,
-    WireError,
-    count_values,
-    decode_guest_frame,
-    encode,
-    json_start,
-)
-from bridge.large_text import LargeText
+from bridge.event_loop import LargeText, offload
+from bridge.guest.protocol import wire
 from bridge.model import Json
-from bridge.offload import offload
 
 MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024  # Longest line accepted from a guest.
 
-MAX_SHORT_BYTES = 2 * 1024 * 1024
-"""Longest frame of all types except `_LONG`. An honest guest sends a quarter; a forged frame can be
-longer."""
+MAX_SHORT_BYTES = 2 * 1024 * 1024  # Longest frame, except of `_LONG`; honest guests send a quarter.
 
-_LONG = (b'{"type":"call",', b'{"type":"shown",')
-"""Start of frames with whole values of a program: call arguments and pictures."""
+_LONG = (b'{"type":"call",', b'{"type":"shown",')  # Frames with whole values of a program.
 
-WRITE_BYTES = 256 * 1024
-"""Most bytes in one write, so that a socket's queue does not hold a large frame again."""
+WRITE_BYTES = 256 * 1024  # Of one write, so that a socket's queue does not hold a large frame.
 
 
 class ByteStream(Protocol):
@@ -53,52 +36,52 @@ class ByteStream(Protocol):
 
 
 class Channel:
-    """Frames over one sandbox's stdin and stdout.
-
-    One task receives; any number may send.
-
-    Attributes:
-        last_cost: Upper bound of the last received frame's memory, in bytes.
-    """
+    """Frames over one sandbox's stdin and stdout. One task receives; any number may send."""
 
     def __init__(
         self, stream: ByteStream, *, max_guest_frame_bytes: int = MAX_GUEST_FRAME_BYTES
     ) -> None:
         self._stream = stream
-        self._decoder = LineDecoder(max_guest_frame_bytes)
+        self._decoder = wire.LineDecoder(max_guest_frame_bytes)
         self._lines: Iterator[bytes] = iter(())
         self._write_lock = anyio.Lock(fast_acquire=True)
         self._unfinished = 0
         # The frames of the current batch, and the event for its end.
         self._batch: list[bytes] = []
         self._sent = anyio.Event()
-        self._told_bytes = MAX_SHORT_BYTES
+        self._result_bytes = MAX_SHORT_BYTES
+        # Upper bound of the last received frame's memory, in bytes.
         self.last_cost = 0
 
-    async def send(self, frame: HostFrame) -> None:
-        """Write one frame whole.
-
-        Raises:
-            ValueError: A value in the frame is not JSON.
-            ChannelClosedError: The sandbox is gone.
-        """
-        if isinstance(frame, Run):
+    async def send(self, frame: wire.HostFrame) -> None:
+        """Write one frame whole; raise ChannelClosedError if the sandbox is gone."""
+        if isinstance(frame, wire.Run):
             # The guest receives this limit too, but is not trusted.
-            self._told_bytes = int(frame.limits.get("result_bytes", MAX_SHORT_BYTES))
+            self._result_bytes = int(frame.limits.get("result_bytes", MAX_SHORT_BYTES))
         await self.write_now(in_pieces(frame))
 
     async def write(self, pieces: Sequence[bytes], *, batched: bool = False) -> None:
         """Write the pieces of a frame without interleaving other writers' bytes.
 
-        Args:
-            batched: Write a short frame of one piece together with those that other tasks send at
-                the same time. Costs one turn of the event loop, and saves waking the guest for
-                each frame.
+        If `batched`, a short frame is written together with those that other tasks send at the same
+        time. That costs one turn of the event loop, and saves waking the guest for each frame.
         """
-        if batched and len(pieces) == 1 and len(pieces[0]) <= 16 * 1024:
-            await self._write_in_batch(pieces[0])
-        else:
+        if not batched or len(pieces) > 1 or len(pieces[0]) > 16 * 1024:
             await self.write_now(pieces)
+            return
+        self._batch.append(pieces[0])
+        if len(self._batch) > 1:
+            await self._sent.wait()
+            return
+        batch, sent = self._batch, self._sent
+        try:
+            # Other ready tasks run before this one continues, and add their frames.
+            await anyio.lowlevel.checkpoint()
+            self._batch, self._sent = [], anyio.Event()
+            await self.write_now((b"".join(batch),))
+        finally:
+            # A writer is cancelled only with its run, and all the others with it.
+            sent.set()
 
     async def write_now(self, pieces: Iterable[bytes]) -> None:
         """Write the pieces of a frame after all earlier frames."""
@@ -114,35 +97,19 @@ class Channel:
         """Whether another frame can follow; after a cancelled write it cannot."""
         return not self._unfinished
 
-    async def _write_in_batch(self, data: bytes) -> None:
-        self._batch.append(data)
-        if len(self._batch) > 1:
-            await self._sent.wait()
-            return
-        batch, sent = self._batch, self._sent
-        try:
-            # Other ready tasks run before this one continues, and add their frames.
-            await anyio.lowlevel.checkpoint()
-            self._batch, self._sent = [], anyio.Event()
-            await self.write_now((b"".join(batch),))
-        finally:
-            # A writer is cancelled only with its run, and all the others with it.
-            sent.set()
-
-    async def receive(self) -> GuestFrame | None:
+    async def receive(self) -> wire.GuestFrame | None:
         """Return the next frame, or None when the stream has ended.
 
         Raises:
             WireError: The guest sent an invalid frame. Nothing after it is trusted.
-            ChannelClosedError: The engine broke the stream.
         """
         while True:
             # One by one, so that lines before an overlong one are delivered.
             line = next(self._lines, None)
             if line is not None:
                 # A thread parses a large text; later frames wait for it.
-                read = partial(read_frame, line, self._told_bytes)
-                self.last_cost, frame = await offload(line[json_start(line) :], read)
+                read = partial(read_frame, line, self._result_bytes)
+                self.last_cost, frame = await offload(line[wire.json_start(line) :], read)
                 return frame
             data = await self._stream.receive()
             if not data:
@@ -150,35 +117,27 @@ class Channel:
             self._lines = self._decoder.feed(data)
 
 
-def read_frame(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> tuple[int, GuestFrame]:
-    """Return a line's frame and an upper bound of its memory in bytes.
+def read_frame(line: bytes, result_bytes: int = MAX_SHORT_BYTES) -> tuple[int, wire.GuestFrame]:
+    """Return an upper bound of a line's memory in bytes, and its frame; WireError if invalid."""
+    return frame_cost(line, result_bytes), wire.decode_guest_frame(line)
 
-    Raises:
-        WireError: The line is not a valid frame, or too large to parse.
+
+def frame_cost(line: bytes, result_bytes: int = MAX_SHORT_BYTES) -> int:
+    """Return an upper bound of a parsed line's memory in bytes; WireError if that is too much.
+
+    `result_bytes` limits the value of a `done` frame.
     """
-    return frame_cost(line, told_bytes), decode_guest_frame(line)
-
-
-def frame_cost(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> int:
-    """Return an upper bound of a parsed line's memory in bytes, without parsing it.
-
-    Args:
-        told_bytes: Longest value of a `done` frame.
-
-    Raises:
-        WireError: The line is too large to parse.
-    """
-    most, size = MAX_VALUES, len(line)
-    line = line[json_start(line) :]
+    most, size = wire.MAX_VALUES, len(line)
+    line = line[wire.json_start(line) :]
     # A frame whose first key is not its type is rejected later in any case.
     if line.startswith(b'{"type":"done"'):
-        most = told_bytes + 10_000  # 40 variables and a session's losses take a few each.
+        most = result_bytes + 10_000  # 40 variables and a session's losses take a few each.
     if size > MAX_SHORT_BYTES and not line.startswith(_LONG):
         message = f"a frame that is neither a call nor shown is longer than {MAX_SHORT_BYTES} bytes"
-        raise WireError(message)
-    values = count_values(line, most)
+        raise wire.WireError(message)
+    values = wire.count_values(line, most)
     if values > most:
-        raise WireError(f"a frame of {size:,} bytes holds too many values")
+        raise wire.WireError(f"a frame of {size:,} bytes holds too many values")
     narrow = line.isascii() and b"\\u" not in line
     # Python needs four bytes for a character if one is beyond the first plane.
     text = len(line) * (1 if narrow else 4)
@@ -190,18 +149,16 @@ def frame_cost(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> int:
 
 LARGE_BYTES = 64 * 1024  # Least size written in pieces; less is encoded in less than a millisecond.
 
-PIECE_BYTES = 189 * 1024
-"""Bytes per encoded piece; a multiple of three, so that only the last piece has padding."""
+PIECE_BYTES = 189 * 1024  # A multiple of three, so that only the last piece has padding.
 
 
 class LargeBase64(str):
-    """A placeholder in a frame for bytes that are encoded while the frame is written."""
+    """A random placeholder for large bytes in a frame. The writer replaces it with their base64."""
 
     __slots__ = ("data",)
     data: bytes
 
     def __new__(cls, data: bytes) -> LargeBase64:
-        """Make a placeholder with a random text that occurs once in the frame."""
         made = super().__new__(cls, secrets.token_hex(16))
         made.data = data
         return made
@@ -214,14 +171,13 @@ def as_base64(data: bytes) -> str:
     return LargeBase64(data)
 
 
-def in_pieces(frame: HostFrame) -> Iterator[bytes]:
-    """Return a frame's line in pieces.
-
-    Raises:
-        ValueError, TypeError: A value is not JSON; raised before the first piece.
-    """
-    line, large = encode(frame), _large(frame)
-    return _splice(line, large) if large else iter((line,))
+def in_pieces(frame: wire.HostFrame) -> Iterator[bytes]:
+    """Return a frame's line in pieces; raise ValueError or TypeError if a value is not JSON."""
+    texts: list[str] = []
+    if isinstance(frame, wire.Run):
+        texts = [frame.state, *(file["data"] for file in frame.files)]
+    large = [text for text in texts if isinstance(text, LargeBase64)]
+    return _splice(wire.encode(frame), large)
 
 
 def _splice(line: bytes, texts: list[LargeBase64]) -> Iterator[bytes]:
@@ -232,13 +188,6 @@ def _splice(line: bytes, texts: list[LargeBase64]) -> Iterator[bytes]:
             yield base64.b64encode(large.data[at : at + PIECE_BYTES])
         start = place + len(large)
     yield line[start:]
-
-
-def _large(frame: HostFrame) -> list[LargeBase64]:
-    if not isinstance(frame, Run):
-        return []
-    texts = [frame.state, *(file["data"] for file in frame.files)]
-    return [text for text in texts if isinstance(text, LargeBase64)]
 
 
 # Encoding a text as JSON and decoding it costs several times as much as moving it, and copies it.
@@ -252,48 +201,38 @@ blob's data. Deeper texts stay in the JSON."""
 
 
 class RedactStream(Protocol):
-    """Redacts a text that arrives in pieces."""
+    """Redacts a text in pieces; `feed` returns the bytes that later pieces cannot change."""
 
-    def feed(self, data: bytes) -> bytes:
-        """Return the redacted bytes that later pieces cannot change."""
+    def feed(self, data: bytes) -> bytes: ...
 
-    def finish(self) -> bytes:
-        """Return the rest of the text."""
+    def finish(self) -> bytes: ...
 
 
 class Redact(Protocol):
-    """Redacts secrets from what enters a sandbox; see `bridge.gate.redaction`."""
+    """The interface of `bridge.gate.redaction.Redactor`, for all data that enters a sandbox."""
 
-    def text(self, text: str) -> str:
-        """Return a redacted text."""
+    def text(self, text: str) -> str: ...
 
-    def frame(self, line: bytes) -> bytes:
-        """Return a redacted line of JSON."""
+    def frame(self, line: bytes) -> bytes: ...
 
-    def stream(self) -> RedactStream:
-        """Return the redactor of a text that arrives in pieces."""
+    def stream(self) -> RedactStream: ...
 
 
 def encode_reply(call_id: int, value: Json, clear: Redact | None = None) -> Sequence[bytes]:
-    """Return the reply with `value`, redacted by `clear`, in one piece or several.
-
-    Raises:
-        ValueError: `value` is not JSON: a cycle, too deep.
-        TypeError: It contains a value of a type that JSON does not have.
-    """
+    """Return the reply in one piece or several; raise ValueError or TypeError if it is not JSON."""
     texts: list[tuple[Sequence[str], str | LargeText]] = []
     rest = _without_large(value, (), texts)
     if texts:
         try:
-            return _beside(call_id, rest, texts, clear)
+            return _encode_with_texts(call_id, rest, texts, clear)
         except UnicodeEncodeError:
             # A lone surrogate has no bytes, but JSON can escape it.
             texts.clear()
-    line = encode(Reply(id=call_id, value=value))
+    line = wire.encode(wire.Reply(id=call_id, value=value))
     return (line if clear is None else clear.frame(line),)
 
 
-def _beside(
+def _encode_with_texts(
     call_id: int,
     rest: Json,
     texts: list[tuple[Sequence[str], str | LargeText]],
@@ -305,14 +244,13 @@ def _beside(
         pieces = _redact_text(told, clear)
         reply += (b"+%d\n" % sum(map(len, pieces)), *pieces)
     value: Json = {"rest": rest, "texts": [list(path) for path, _ in texts]}
-    line = encode(Reply(id=call_id, value=value))
+    line = wire.encode(wire.Reply(id=call_id, value=value))
     # Field names occur twice in it, with the same redaction.
     reply.append(line if clear is None else clear.frame(line))
     return reply
 
 
 def _redact_text(told: str | LargeText, clear: Redact | None) -> Sequence[bytes]:
-    """Return a text as UTF-8, in pieces."""
     if isinstance(told, str):
         text = told if clear is None else clear.text(told)
         return [

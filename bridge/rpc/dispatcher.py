@@ -26,9 +26,9 @@ from bridge.errors import (
     ToolCallError,
     UpstreamError,
 )
+from bridge.event_loop import offload
 from bridge.guest.protocol.wire import Call, Reply, WireError, encode
 from bridge.model import Json
-from bridge.offload import offload
 from bridge.rpc.channel import Redact, encode_reply
 
 logger = logging.getLogger(__name__)
@@ -36,27 +36,18 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
 
 
-Write = Callable[..., Awaitable[None]]  # `Channel.write`.
-
-
 @dataclass(eq=False)
 class CallFailedError(Exception):
-    """Raised by a handler to answer a call with an error.
-
-    Attributes:
-        kind: "tool", "usage", "limit", "policy", "upstream", "timeout" or "internal".
-        data: Passed to the program as `MCPError.data`.
-        code: The `BridgeError`'s code, if one is the cause.
-        result: The tool's own result, if it is an error.
-    """
+    """Raised by a handler to answer a call with an error."""
 
     message: str
     _: KW_ONLY
-    kind: str
+    kind: str  # "tool", "usage", "limit", "policy", "upstream", "timeout" or "internal".
     server: str = ""
     tool: str = ""
-    data: Json = None
-    code: str = ""
+    data: Json = None  # Passed to the program as `MCPError.data`.
+    code: str = ""  # The `BridgeError`'s code, if one is the cause.
+    # The tool's own result, if it is an error.
     result: Mapping[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,12 +69,7 @@ class DispatchLimits:
 
 @dataclass(eq=False)
 class _Accepted:
-    """An accepted call without a reply.
-
-    Attributes:
-        scope: Cancels it while a task serves it.
-        cancelled: Whether its program cancelled it.
-    """
+    """An accepted call without a reply; `scope` cancels it while a task serves it."""
 
     call: Call
     cost: int
@@ -91,6 +77,7 @@ class _Accepted:
     cancelled: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class Dispatcher:
     """Serves the calls of one run inside the run's own task group.
 
@@ -98,25 +85,17 @@ class Dispatcher:
 
     Args:
         clear: Removes secrets from every error.
-        clear_for: Returns what removes secrets from the answer to a call.
+        clear_for: Returns what removes secrets from the answer to a call, if that is not `clear`.
     """
 
-    def __init__(
-        self,
-        tasks: TaskGroup,
-        write: Write,
-        handler: Handler,
-        limits: DispatchLimits,
-        *,
-        clear: Redact | None = None,
-        clear_for: Callable[[Call], Redact | None] | None = None,
-    ) -> None:
-        self._clear = clear
-        self._clear_for = clear_for or (lambda _: clear)
-        self._tasks = tasks
-        self._write = write
-        self._handler = handler
-        self._limits = limits
+    _tasks: TaskGroup
+    _write: Callable[..., Awaitable[None]]  # `Channel.write`.
+    _handler: Handler
+    _limits: DispatchLimits
+    clear: Redact | None = None
+    clear_for: Callable[[Call], Redact | None] | None = None
+
+    def __post_init__(self) -> None:
         self._freed = anyio.Event()
         self._cost = 0
         self._accepted = 0
@@ -127,17 +106,13 @@ class Dispatcher:
 
     @property
     def under_way(self) -> int:
-        """The number of accepted calls without a reply."""
         return len(self._under_way)
 
     async def accept(self, call: Call, cost: int = 0) -> None:
         """Start serving `call`; wait while too many or too large calls are pending.
 
-        Args:
-            cost: Approximate memory of its arguments, in bytes.
-
-        Raises:
-            WireError: A pending call has the same id.
+        `cost` is the approximate memory of its arguments in bytes. Raises WireError if a pending
+        call has the same id.
         """
         if call.id in self._under_way:
             raise WireError(f"call id {call.id} is in use")
@@ -145,7 +120,11 @@ class Dispatcher:
         self._accepted += 1
         if self._accepted % 64 == 0:
             await anyio.lowlevel.checkpoint()
-        while not self._has_room_for(cost):
+        # A single call may have any size, which its frame bounds.
+        while self._under_way and (
+            len(self._under_way) >= self._limits.pending
+            or self._cost + cost > self._limits.pending_cost
+        ):
             if self._freed.is_set():
                 self._freed = anyio.Event()
             await self._freed.wait()
@@ -155,13 +134,6 @@ class Dispatcher:
         if self._workers < min(self._limits.concurrent, self.under_way):
             self._workers += 1
             self._tasks.start_soon(self._serve)
-
-    def _has_room_for(self, cost: int) -> bool:
-        # A single call may have any size, which its frame bounds.
-        return not self._under_way or (
-            len(self._under_way) < self._limits.pending
-            and self._cost + cost <= self._limits.pending_cost
-        )
 
     def cancel(self, call_id: int) -> None:
         """Cancel a pending call; it gets no reply unless the reply is being sent."""
@@ -230,7 +202,7 @@ class Dispatcher:
         return (await offload(told, partial(self._encode_error, call.id, failed)),)
 
     async def _reply(self, call: Call, value: Json) -> Sequence[bytes]:
-        clear = self._clear_for(call)
+        clear = self.clear_for(call) if self.clear_for is not None else self.clear
         work = partial(encode_reply, call.id, value, clear)
         try:
             # Without redaction encoding is cheap and needs no thread.
@@ -249,7 +221,7 @@ class Dispatcher:
 
     def _encode_error(self, call_id: int, error: CallFailedError) -> bytes:
         # Redacted before it is cut, since half a secret would not be recognised.
-        message = error.message if self._clear is None else self._clear.text(error.message)
+        message = error.message if self.clear is None else self.clear.text(error.message)
         document = {
             "kind": error.kind,
             "message": message,
@@ -266,7 +238,7 @@ class Dispatcher:
             with suppress(ValueError, TypeError):
                 line = encode(Reply(id=call_id, error=each))
                 if each is cut or len(line) <= self._limits.reply_bytes:
-                    return line if self._clear is None else self._clear.frame(line)
+                    return line if self.clear is None else self.clear.frame(line)
         raise AssertionError("an error without data is always JSON")
 
 

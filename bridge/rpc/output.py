@@ -10,15 +10,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bridge.text import counted
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens, counted
 
 MAX_LINES = 50_000
 """Lines of a guest's output in the result. Structured content lists each line, and the token limit
 alone would allow a million empty ones, which take clients seconds."""
 
-MEMORY_BYTES = 128 * 1024
-"""Bytes of a stream's beginning in memory; of its end half as many. Storage has the rest."""
+MEMORY_BYTES = 128 * 1024  # Of a stream's beginning; of its end half as many. Storage has the rest.
 
 OUTPUT_BYTES = 32 * 1024 * 1024  # Most stored bytes of a stream.
 _STEP_BYTES = 2048  # Tokens are counted in steps of this size.
@@ -38,20 +36,13 @@ def shares(costs: Sequence[float], most: float) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Excerpt:
-    """The shown part of a stream.
-
-    Attributes:
-        head, tail: Its beginning and its end; without a cut the head is everything.
-        is_cut: Whether stored bytes are not shown.
-        left_out: The number of bytes that are not shown.
-        lines: The number of their line ends; -1 if unknown, because the guest dropped some.
-    """
+    """The shown part of a stream: its beginning and its end, or everything as the head."""
 
     head: bytes
     tail: bytes = b""
-    is_cut: bool = False
-    left_out: int = 0
-    lines: int = 0
+    is_cut: bool = False  # Whether stored bytes are not shown.
+    left_out: int = 0  # The number of bytes that are not shown.
+    lines: int = 0  # The number of their line ends; -1 if the guest dropped some.
 
     def text(self, notice: str = "") -> str:
         """Return the text with the notice at the cut."""
@@ -63,12 +54,7 @@ class Excerpt:
 
 
 def cut_notice(ends: Excerpt, *, dropped: int = 0, kept: bool = False) -> str:
-    """Return the notice for a cut in a stream.
-
-    Args:
-        dropped: The bytes that were not stored.
-        kept: Whether the others were stored. The result says how to read them.
-    """
+    """Return the notice for a cut in a stream: `kept` if it is stored, but for `dropped` bytes."""
     amount = f"{ends.left_out:,} bytes"
     if ends.lines > 0:
         amount = f"{counted(ends.lines, 'line')} ({amount})"
@@ -84,14 +70,10 @@ class OutputBuffer:
     Args:
         limit: The most accepted bytes; the rest is dropped.
         memory: The most bytes of the beginning in memory.
-
-    Attributes:
-        dropped: The bytes that the guest dropped or that exceed the limit.
     """
 
     def __init__(self, limit: int = OUTPUT_BYTES, memory: int = MEMORY_BYTES) -> None:
-        self._room = limit
-        self._memory = memory
+        self._room, self._memory = limit, memory
         self._start = bytearray()
         self._end = bytearray()
         self._end_lost = 0
@@ -102,10 +84,7 @@ class OutputBuffer:
         self.dropped = 0
 
     def append(self, data: bytes, skipped: int = 0) -> bytes:
-        """Add bytes after `skipped` dropped ones; return the bytes to store now.
-
-        There are none while the whole stream is in memory; see `start`.
-        """
+        """Add bytes after `skipped` dropped ones; return those to store once memory is full."""
         gap = b""
         if skipped > 0:
             self.dropped += skipped
@@ -123,7 +102,6 @@ class OutputBuffer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all accepted bytes are in memory."""
         return self._size == len(self._start)
 
     def cost(self, most: float) -> int:
@@ -164,9 +142,10 @@ class OutputBuffer:
         return before + data
 
     def shown(self, most: float, lines: int = MAX_LINES) -> Excerpt:
-        """Return the part to show within `most` tokens and `lines` lines."""
         start, end = bytes(self._start), bytes(self._end)
-        if self.is_whole and self._lines <= lines and self.cost(most) <= most:
+        # A token has at least one byte, so a short stream needs no count.
+        fits = self.is_whole and (len(start) <= most or self.cost(most) <= most)
+        if fits and self._lines <= lines:
             return Excerpt(head=start, left_out=self.dropped)
         if not self._end_lost:
             # Nothing is missing in between, so the end may start earlier.

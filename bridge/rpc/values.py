@@ -14,28 +14,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from bridge.guest.protocol.results import (
-    binary_data,
-    block_value,
-    blocks_of,
-    is_single,
-    repeated_text,
-    resource_of,
-    text_of,
-)
+from bridge.guest.protocol import results
 from bridge.model import Json
 
 
 def tool_error(result: Mapping[str, Json], clear: Callable[[str], str] | None = None) -> str | None:
-    """Return the tool's error message, or None when the result is no error.
-
-    Args:
-        clear: Redacts secrets; applied before the message is cut.
-    """
+    """Return the tool's error message, redacted by `clear`; None when the result is no error."""
     if result.get("isError") is not True:
         return None
     blocks = _blocks(result)
-    message = "\n".join(text for text in map(text_of, blocks) if text is not None).strip()
+    message = "\n".join(text for text in map(results.text_of, blocks) if text is not None).strip()
     if not message and result.get("structuredContent") is not None:
         message = json.dumps(result["structuredContent"], ensure_ascii=False)
     if not message and blocks:
@@ -44,6 +32,7 @@ def tool_error(result: Mapping[str, Json], clear: Callable[[str], str] | None = 
     if not message:
         message = "The tool reported an error without saying which."
     if clear is not None:
+        # Half a secret at the cut would not be recognized.
         message = clear(message)
     # Enough for a stack trace of a server, not for a page dump.
     if rest := message[16_000:]:
@@ -56,9 +45,7 @@ def call_parts(
 ) -> dict[str, Json]:
     """Return the parts of a successful result, as `bridge.upstream.framing.parse_result` gives it.
 
-    Args:
-        wraps: Whether the tool's structure only wraps a value; see `Tool.wraps_result`.
-        several: Whether the tool has sent several texts before.
+    `several` says whether the tool has sent several texts before; for `wraps` see `Tool`.
     """
     blocks, structure = _blocks(result), result.get("structuredContent")
     parts: dict[str, Json] = {}
@@ -68,7 +55,7 @@ def call_parts(
         parts["content"] = blocks
     if isinstance(structure, Mapping) and len(structure) == 1:
         ((key, inner),) = structure.items()
-        only = text_of(blocks[0]) if len(blocks) == 1 else None
+        only = results.text_of(blocks[0]) if len(blocks) == 1 else None
         if blocks and (inner == blocks or (only is not None and inner == only)):
             parts["key"] = key
         elif wraps and key == "result":
@@ -79,7 +66,7 @@ def call_parts(
         parts["value"] = structure
     if result.get("_meta"):
         parts["meta"] = result["_meta"]
-    texts = sum(text_of(block) is not None for block in blocks)
+    texts = sum(results.text_of(block) is not None for block in blocks)
     if several or (texts > 1 and structure is None):
         parts["several"] = True
     return {"parts": parts}
@@ -93,10 +80,7 @@ def resource_value(result: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def prompt_value(result: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a prompt from a `GetPromptResult`; the contents of its messages are parts.
-
-    A prompt's text is for models and never parsed.
-    """
+    """Return a prompt, of which texts are never parsed: they are for models."""
     description, messages = result.get("description"), result.get("messages")
     listed = messages if isinstance(messages, list) else []
     return {
@@ -126,19 +110,19 @@ def shape_value(wire: Mapping[str, Json]) -> dict[str, Json]:
     parts = wire["parts"]
     if "value" in parts:
         return {"json": parts["value"]}
-    if (text := repeated_text(parts)) is not None:
+    if (text := results.repeated_text(parts)) is not None:
         return {"json": text}
-    shapes = [_shape(block) for block in blocks_of(parts)]
+    shapes = [_shape(block) for block in results.blocks_of(parts)]
     if not shapes:
         return {"json": []}
-    return shapes[0] if is_single(parts) else {"blocks": shapes}
+    return shapes[0] if results.is_single(parts) else {"blocks": shapes}
 
 
 def _shape(block: Mapping[str, Json]) -> dict[str, Json]:
-    data = binary_data(block)
+    data = results.binary_data(block)
     if not isinstance(data, str):
-        return {"json": block_value(block, json.loads)}
-    holder = resource_of(block)
+        return {"json": results.block_value(block, json.loads)}
+    holder = results.resource_of(block)
     blob: dict[str, Json] = {
         "mimeType": holder.get("mimeType") or "application/octet-stream",
         "data": data,

@@ -1,6 +1,5 @@
-"""One run from request to result: the only place where the peers meet."""
+"""One run from request to result; joins packages that do not import each other."""
 
-from bridge.runs.engine import Engine
-from bridge.runs.opening import open_engine
+from bridge.runs.engine import Engine, open_engine
 
 __all__ = ["Engine", "open_engine"]

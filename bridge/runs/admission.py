@@ -1,37 +1,176 @@
-"""Admits requests: checks their limits, reads their program, and chooses its servers.
+"""Admits programs: reads and checks them, chooses their servers, and adds findings to results.
 
 A request ends here if it names an unknown server, breaks a rule of the guard in mode "enforce",
-contains a certain mistake, or uses a saved function that the user has not approved.
+contains a certain mistake, or uses a saved function that the user has not approved. A program is
+checked against the known tools first, and again only if its servers have others.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any, TypeVar
 
+import anyio.to_thread
+
+from bridge.artifacts import ArtifactStore
 from bridge.callers.client import RunCaller
-from bridge.catalog.program.advice import explain_syntax
-from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.guard import NOTHING
-from bridge.catalog.program.parsing import Unread, apply_edits
-from bridge.catalog.program.references import NameTable, References
+from bridge.catalog.program.advice import SIGNATURE, explain_syntax
+from bridge.catalog.program.checks import check_program, find_lost_value
+from bridge.catalog.program.guard import NOTHING, Verdict
+from bridge.catalog.program.guard import check as check_guard
+from bridge.catalog.program.parsing import SYNTAX, apply_edits, lines_of, read_program
+from bridge.catalog.program.references import NameTable, References, references
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, UnknownError
-from bridge.gate.services import GateServices
+from bridge.gate.services import GateServices, RunContext
+from bridge.inventory.guide import GuestGuide
 from bridge.inventory.project_approval import ProjectApproval
-from bridge.model import Limits, RunRequest, RunResult, Tool
-from bridge.runs.checks import Check, Reading, add_findings, by_size, read, refusal_result
-from bridge.runs.execution import Parts, PreparedRun
+from bridge.inventory.servers import Servers
+from bridge.model import Finding, Limits, RunRequest, RunResult, Tool
+from bridge.packages.packages import NOTHING as NO_PACKAGES
+from bridge.packages.packages import Packages, PackageSet
+from bridge.plans.plan_store import Plans
 from bridge.runs.input_files import resolve_files
-from bridge.sandbox.contents import recall
-from bridge.sandbox.limits import limits_for
+from bridge.runs.sandboxes import Sandboxes
+from bridge.sandbox.backend import limits_for
+from bridge.sandbox.probe import recall
+from bridge.saved_functions.skills import Skills, SkillUse
+from bridge.saved_functions.source import PACKAGE
 from bridge.sessions import Sessions
-from bridge.settings import Settings, narrow
+from bridge.settings import GuardMode, Settings, narrow
+from bridge.text import clip
 
 logger = logging.getLogger(__name__)
 
 MAX_CODE_BYTES = 1024 * 1024  # A client may send megabytes, and the program is parsed.
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a program's text shows.
+
+    Attributes:
+        code: The text that runs: the original or the repaired one.
+        read_as: The repairs in words; empty if there are none.
+        packages: The packages that its notebook commands install.
+        scan: The guard's verdict.
+        names: The undefined names that certainly mean a server or tool, with that meaning.
+        survey: The survey of the syntax tree, or why the text does not parse.
+    """
+
+    code: str
+    read_as: str
+    survey: Survey | Finding = field(compare=False, repr=False)
+    scan: Verdict = NOTHING
+    references: References = References()
+    names: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+
+
+def read(
+    code: str,
+    table: NameTable,
+    mode: GuardMode,
+    denied: Sequence[str] = (),
+    session: bool = False,
+    python: Callable[[], str] = str,
+) -> Reading:
+    """Read a program before it runs; one syntax tree serves all checks.
+
+    Args:
+        table: The names of the servers that the program may use.
+        denied: The guard's rules of the configuration.
+        session: Whether it runs in a session, where names may come from earlier runs.
+        python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
+    """
+    program, guarded = read_program(code, python), mode != "off"
+    code, read_as, tree = program.code, program.read_as, program.tree
+    if isinstance(tree, Finding):
+        unread = Verdict(findings=(tree,)) if guarded else NOTHING
+        return Reading(code=code, read_as=read_as, survey=tree, scan=unread)
+    survey = Survey(tree)
+    names = table.resolve(survey)
+    if not session:
+        # In a session an earlier program may have defined them, which only the guest knows.
+        survey.given = names
+    return Reading(
+        code=code,
+        read_as=read_as,
+        scan=check_guard(survey, denied=denied) if guarded else NOTHING,
+        references=references(survey, table.aliases, more_names=session),
+        names=names,
+        survey=survey,
+        packages=program.packages,
+    )
+
+
+async def by_size(code: str, work: Callable[..., Found], *args: Any) -> Found:
+    """Return the result of work on a program; a thread does the work if the program is long.
+
+    A long program's tree takes a second to walk.
+    """
+    # Most programs of models are this short. They take 20 ms at most, a thread's start 0.2 ms.
+    if len(code) <= 2048:
+        return work(*args)
+    return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """The preflight's verdict on a program, with the revision of the inventory that it used."""
+
+    verdict: Verdict
+    servers: tuple[str, ...] = ()
+    revision: int = -1  # The check is off.
+
+    @property
+    def may_be_outdated(self) -> bool:
+        """Whether every certain mistake depends on a tool's known definition."""
+        return all(found.rule in OF_TOOLS for found in self.verdict.certain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The services of an engine that all runs share."""
+
+    servers: Servers
+    guide: GuestGuide
+    skills: Skills
+    artifacts: ArtifactStore
+    packages: Packages
+    sandboxes: Sandboxes
+    plans: Plans
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRun:
+    """An admitted run.
+
+    Attributes:
+        settings: The bridge's settings, narrowed by the requested profile.
+        servers: The servers to connect before the program begins.
+        tolerant: Whether the program begins without servers that fail or are slow.
+        check: The preflight's verdict.
+    """
+
+    run_id: str
+    request: RunRequest
+    limits: Limits
+    settings: Settings
+    servers: tuple[str, ...]
+    tolerant: bool
+    program: Reading
+    skills: SkillUse | None
+    check: Check
+    caller: RunCaller
+    gate: RunContext
+    packages: PackageSet = NO_PACKAGES
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 class Admission:
@@ -53,12 +192,7 @@ class Admission:
         self._proposals = ProjectApproval(parts.servers, gate_services.audit, gate_services.starts)
 
     async def parse(self, request: RunRequest) -> tuple[RunRequest, Limits]:
-        """Return a request with its input files, and the limits of its run.
-
-        Raises:
-            InvalidRequestError: The program, its time limit or a file is not within the limits.
-            BridgeError: Sessions are turned off.
-        """
+        """Return a request with its input files, and the limits of its run."""
         size = len(request.code.encode("utf-8", "replace"))
         if size > MAX_CODE_BYTES:
             message = f"The program is {size:,} bytes; the limit is {MAX_CODE_BYTES:,}."
@@ -81,11 +215,7 @@ class Admission:
         return request, limits
 
     async def read(self, request: RunRequest, caller: RunCaller) -> tuple[RunRequest, Reading]:
-        """Return the request with the repaired program, and what the program's text shows.
-
-        Raises:
-            UnknownError: The program names a server that does not exist.
-        """
+        """Return the request with the repaired program, and what the program's text shows."""
         table = self._table(request)
         program = await self._read(request, table)
         if isinstance(program.survey, Survey) and await by_size(
@@ -93,12 +223,23 @@ class Admission:
         ):
             await self._servers.load_unknown(self._usable(request))
             program = await self._read(request)
-        if await self._ask_approval(request, program, caller):
-            program = await self._read(request)
-        if program.references.unknown:
-            raise await self._unknown_servers(request, program)
-        packages, settings = request.packages, self._in_force(request)
-        if program.packages and settings.packages_allowed and settings.dependencies.allow:
+        unknown = program.references.unknown
+        if self._servers.discovery.proposed:
+            # The program may name servers of the project that the user has not approved yet.
+            named = (*(request.servers or ()), *unknown)
+            if await self._proposals.ensure_approved(named, caller):
+                program = await self._read(request)
+                unknown = program.references.unknown
+        if unknown:
+            check = await self._check(request, program, program.references.servers)
+            problems = [*unknown.values(), *map(str, check.verdict.certain)]
+            raise UnknownError(
+                self._servers.unknown_server_text("; ".join(problems)),
+                host_detail=self._servers.skip_reasons([*unknown]),
+                code="unknown_server",
+            )
+        packages = request.packages
+        if program.packages and self._in_force(request).allowed_packages:
             packages += program.packages
             words = f"{program.read_as}, with {', '.join(program.packages)} as `packages`"
             program = replace(program, read_as=words)
@@ -107,15 +248,12 @@ class Admission:
     async def admit(
         self, request: RunRequest, limits: Limits, program: Reading, caller: RunCaller
     ) -> PreparedRun | RunResult:
-        """Return the run, or the result of a program that must not run.
-
-        Raises:
-            InvalidRequestError: The program uses servers that the request does not list.
-            SettingsError: The policy does not parse.
-            UnknownError: The run to retry does not exist.
-        """
-        skills = await self._skills.of_program(request, program.survey, caller)
-        servers, tolerant = self._servers_to_load(request, skills.extend(program.references))
+        """Return the run, or the result of a program that must not run."""
+        skills, references = None, program.references
+        if PACKAGE in request.code and isinstance(program.survey, Survey):
+            skills = await self._skills.of_program(request, program.survey, caller)
+            references = references if skills is None else skills.extend(references)
+        servers, tolerant = self._servers_to_load(request, references)
         check = await self._check(request, program, servers)
         request, program, check = await self._apply_fixes(request, program, check)
         run_id = request.run_id
@@ -137,10 +275,19 @@ class Admission:
             skills=skills,
             check=check,
         )
-        run = await self._with_servers_asked(run)
+        if check.verdict.certain and servers:
+            # Other mistakes are reported together, and wait for no server that is silent.
+            patient = not tolerant and check.may_be_outdated
+            tools, _ = await self._servers.load(servers, tolerant=not patient)
+            run = await self.check(run, tools)
+            if run.check.verdict.certain and run.check.may_be_outdated:
+                await self._servers.ask_again(tools)
+                run = await self.check(run, tools)
         if run.check.verdict.certain:
             result = refusal_result(run_id, run.program, run.check.verdict, limits)
             return add_findings(result, run.program, run.check.verdict)
+        if skills is None:
+            return run
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
         return run if refusal is None else add_findings(refusal, program)
 
@@ -148,9 +295,6 @@ class Admission:
         """Connect a run's servers in parallel; return the run and the tools of each server.
 
         A refused server does not stop the run; its use raises the reason.
-
-        Raises:
-            UpstreamError: A server that the program needs cannot be reached.
         """
         tools, errors = await self._servers.load(run.servers, tolerant=run.tolerant)
         for name, error in errors.items():
@@ -187,23 +331,9 @@ class Admission:
         reading = await self._read(fixed)
         words = "; ".join(filter(None, (program.read_as, new[1])))
         again = await self._check(fixed, reading, check.servers)
-        if again.verdict.certain or isinstance(reading.survey, Unread):
+        if again.verdict.certain or isinstance(reading.survey, Finding):
             return request, program, check
         return fixed, replace(reading, read_as=words), again
-
-    async def _with_servers_asked(self, run: PreparedRun) -> PreparedRun:
-        """Ask servers again for their tools if a certain mistake depends on them.
-
-        Other mistakes are reported together with it, and wait for no server that is silent.
-        """
-        if run.check.verdict.certain and run.servers:
-            tolerant = run.tolerant or not run.check.may_be_outdated
-            tools, _ = await self._servers.load(run.servers, tolerant=tolerant)
-            run = await self.check(run, tools)
-            if run.check.verdict.certain and run.check.may_be_outdated:
-                await self._servers.ask_again(tools)
-                run = await self.check(run, tools)
-        return run
 
     async def _check(
         self, request: RunRequest, program: Reading, servers: tuple[str, ...]
@@ -211,7 +341,7 @@ class Admission:
         known, survey = self._servers.inventory, program.survey
         if self._settings.preflight != "check":
             return Check(verdict=NOTHING)
-        if isinstance(survey, Unread):
+        if isinstance(survey, Finding):
             return Check(verdict=explain_syntax(request.code, survey), revision=known.revision)
         entries = [known.entry(name) for name in servers if name in known.aliases]
         revision, session = known.revision, bool(request.session)
@@ -221,13 +351,16 @@ class Admission:
         return Check(verdict=verdict, servers=servers, revision=revision)
 
     async def _read(self, request: RunRequest, table: NameTable | None = None) -> Reading:
-        return await read(
+        settings = self._in_force(request)
+        return await by_size(
+            request.code,
+            read,
             request.code,
             table or self._table(request),
-            self._in_force(request).guard,
-            denied=self._in_force(request).guard_denies,
-            session=bool(request.session),
-            python=lambda: recall(self._settings).python,
+            settings.guard,
+            settings.guard_denies,
+            bool(request.session),
+            lambda: recall(self._settings).python,
         )
 
     def _table(self, request: RunRequest) -> NameTable:
@@ -261,22 +394,6 @@ class Admission:
             return tuple(self._servers.resolve(name) for name in request.servers or ())
         return self._servers.names()
 
-    async def _ask_approval(self, request: RunRequest, program: Reading, caller: RunCaller) -> bool:
-        """Ask about the project servers that the program names; return whether one was approved."""
-        if not self._servers.discovery.proposed:
-            return False
-        named = (*(request.servers or ()), *program.references.unknown)
-        return await self._proposals.ensure_approved(named, caller)
-
-    async def _unknown_servers(self, request: RunRequest, program: Reading) -> UnknownError:
-        unknown = program.references.unknown
-        check = await self._check(request, program, program.references.servers)
-        problems = [*unknown.values(), *map(str, check.verdict.certain)]
-        message = self._servers.unknown_server_text("; ".join(problems))
-        return UnknownError(
-            message, host_detail=self._servers.skip_reasons([*unknown]), code="unknown_server"
-        )
-
     def _servers_to_load(
         self, request: RunRequest, references: References
     ) -> tuple[tuple[str, ...], bool]:
@@ -296,3 +413,128 @@ class Admission:
             # The program chooses at run time, so the run gets all servers that start.
             return self._servers.names(), True
         return references.servers, False
+
+
+TOLD_ON_SUCCESS = frozenset({"missing-await", "not-called", "alias"})
+"""Rules whose mistakes leave no trace; the other notes are shown after a failure only."""
+
+OF_TOOLS = frozenset(
+    """
+    missing-argument repeated-argument too-many-arguments unknown-argument unknown-tool wrong-value
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Rules whose mistakes may be none if the server has changed its tools."""
+
+_SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
+
+
+def refusal_result(run_id: str, program: Reading, verdict: Verdict, limits: Limits) -> RunResult:
+    """Return the result of a program that the guard or the preflight refuses."""
+    certain, lines = verdict.certain, lines_of(program.code)
+    by_guard = certain[0].source == "guard"
+    told = _messages(certain[:12], lines)
+    if untold := len(certain) - len(told) + verdict.omitted:
+        told.append(f"... and {untold} more")
+    remedy = "The program didn't run and no tool was called. Fix it and try again."
+    if not by_guard:
+        count = "a mistake" if len(certain) == 1 else f"{len(certain)} mistakes"
+        summary = f"The program was not run: it has {count}, first in {_short(certain[0])}"
+        notes = _messages(verdict.notes[:4], lines)
+        told += ["Not certain:", *notes] if notes else []
+    elif isinstance(program.survey, Finding):
+        summary = f"The program cannot be read: {certain[0]}."
+    else:
+        summary = f"The static guard does not allow the program: {certain[0]}."
+        remedy += " The user's settings enforce the guard (MCP_BRIDGE_GUARD, or a strict profile)."
+    denied = by_guard and isinstance(program.survey, Survey)
+    return RunResult(
+        run_id=run_id,
+        status="validation_error",
+        reason="policy" if denied else "validation",
+        summary=summary,
+        error="\n".join((*told, remedy)),
+        timeout_seconds=limits.timeout,
+    )
+
+
+def add_findings(
+    result: RunResult,
+    program: Reading,
+    verdict: Verdict = NOTHING,
+    restarted: Collection[str] = (),
+) -> RunResult:
+    """Return a result with its program's repairs and findings.
+
+    Args:
+        verdict: The preflight's verdict; notes that do not help the reader are left out.
+        restarted: The servers that restarted during the run.
+    """
+    scan, found = program.scan, list(verdict.certain)
+    syntax = next((one for one in verdict.findings if one.rule == SYNTAX), None)
+    if syntax is not None and (unreadable := _unreadable(result, syntax)) is not None:
+        result = unreadable
+        found.append(replace(syntax, severity="deny"))
+    failed = result.status != "success"
+    found += [
+        note
+        for note in verdict.notes
+        if note.rule != SYNTAX and (failed or note.rule in TOLD_ON_SUCCESS)
+    ]
+    if result.silent and isinstance(program.survey, Survey):
+        found += find_lost_value(program.survey)
+    # A syntax error is reported once.
+    told = {one.rule for one in found} & {SYNTAX}
+    found += [one for one in scan.findings if one.rule not in told]
+    notes = [("read-as", f"read as: {program.read_as}")] if program.read_as else []
+    notes += [
+        ("server-restarted", f"server {server!r} was restarted; what it held in memory is gone")
+        for server in sorted(restarted)
+    ]
+    found += [
+        Finding(line=0, rule=rule, message=message, severity="note", source="reader")
+        for rule, message in notes
+    ]
+    return replace(
+        result,
+        findings=tuple(sorted(found, key=lambda one: (one.line, one.column))),
+        findings_omitted=scan.omitted + (verdict.omitted if verdict.certain else 0),
+    )
+
+
+def _unreadable(result: RunResult, syntax: Finding) -> RunResult | None:
+    """Return the result of a syntax error in the sandbox like one found here; None for others."""
+    lines = [line for line in result.error.splitlines() if not line.startswith("Hint: ")]
+    if result.reason != "exception" or result.stdout or result.usage.tool_calls:
+        return None
+    if not lines or not lines[-1].startswith(_SYNTAX_ERRORS):
+        return None
+    advice = syntax.message.partition(" reads it. ")[2]
+    hint = "" if not advice or "\nHint: " in result.error else f"\nHint: {advice}"
+    return replace(
+        result,
+        status="validation_error",
+        reason="validation",
+        summary=f"The program cannot be read: {_short(syntax)}",
+        error=f"{result.error}{hint}",
+    )
+
+
+def _messages(findings: Sequence[Finding], lines: Sequence[str]) -> list[str]:
+    """Return findings with their source lines; shared lines and signatures appear once."""
+    told = []
+    for found, following in zip_longest(findings, findings[1:]):
+        if following is None or following.line != found.line:
+            line = lines[found.line - 1] if 0 < found.line <= len(lines) else None
+            source = "" if line is None else f"\n    {clip(line.strip(), 160)}"
+            told.append(f"{found}{source}")
+            continue
+        said, mark, signature = found.message.partition(SIGNATURE)
+        if mark and following.message.endswith(mark + signature):
+            found = replace(found, message=said)
+        told.append(str(found))
+    return told
+
+
+def _short(found: Finding) -> str:
+    where = f"line {found.line}: " if found.line else ""
+    return f"{where}{clip(found.message, 160)}"

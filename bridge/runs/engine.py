@@ -1,45 +1,82 @@
-"""The engine: all parts of a bridge, in the order in which they open and close."""
+"""The engine: all parts of a bridge, the nine steps of a run, and `open_engine`.
+
+Each step is a call to the part that owns it. A run of a session takes the same steps, in the
+session's sandbox. If the first sandbox was dead before the program began, the engine starts the
+program in a second one.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from dataclasses import replace
 from functools import partial
+from typing import TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 
 from bridge.artifacts import store_for
 from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
-from bridge.errors import BridgeError
-from bridge.gate.result_redaction import clear_value
+from bridge.errors import BridgeError, CannotAskError, LoginFailedError, NotStartedError
+from bridge.event_loop import Clock, background_task
+from bridge.gate.privacy import clear_logs, clear_value, redact_outcome
+from bridge.gate.question import safe_name
 from bridge.gate.server_starts import StartApprover
 from bridge.gate.services import GateServices
+from bridge.inventory.configuration import ConfigFinder, Finder, consents_of, context_for
 from bridge.inventory.guide import GuestGuide
+from bridge.inventory.inventory import ToolCache
+from bridge.inventory.learned_shapes import LearnedShapes
+from bridge.inventory.secrets import Secrets
 from bridge.inventory.servers import Servers
-from bridge.model import ApplyRequest, RunRequest, RunResult
+from bridge.model import ApplyRequest, RunRequest, RunResult, ServerSpec
+from bridge.model.runs import catch
 from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
 from bridge.plans.plan_store import Plans
-from bridge.runs.admission import Admission
-from bridge.runs.execution import Parts
+from bridge.private_files import in_use, make_directory
+from bridge.runs.admission import (
+    Admission,
+    Parts,
+    PreparedRun,
+    add_findings,
+    refusal_result,
+)
+from bridge.runs.execution import RunSandbox, execute
 from bridge.runs.program import save_state
 from bridge.runs.records import RunRecord, RunRecords
-from bridge.runs.runner import Runner
 from bridge.runs.sandboxes import Sandboxes
 from bridge.runs.suspended_runs import MAX_WAITING, SuspendedRuns
-from bridge.sandbox.backend import Backend
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import Backend, limits_for
+from bridge.sandbox.ownership import current_owner, reap_leftovers
+from bridge.sandbox.pool import RunQueue, default_runs, usable_memory
 from bridge.sandbox.process.host import usable_cpus
-from bridge.sandbox.run_queue import RunQueue, default_runs, usable_memory
+from bridge.sandbox.selection import select_backend
 from bridge.saved_functions.skills import Skills
-from bridge.sessions import Sessions
-from bridge.settings import Settings, store_of
-from bridge.tasks import background_task
-from bridge.upstream.client_features import current_caller
+from bridge.sessions import Sessions, Turn
+from bridge.settings import Settings, runtime_dir, store_of
+from bridge.upstream.client_features import current_caller, on_behalf_of
+from bridge.upstream.launch import Containers
+from bridge.upstream.oauth import Logins
+from bridge.upstream.pool import Pool
+from bridge.upstream.token_store import TokenStore
 
 logger = logging.getLogger(__name__)
+
+Request = TypeVar("Request", RunRequest, ApplyRequest)
+
+OpenSandbox = Callable[[bool], AbstractAsyncContextManager[tuple[PreparedRun, RunSandbox]]]
+"""A context that holds a run's sandbox; its argument asks for a new one after a dead one."""
 
 
 class Engine:
@@ -62,7 +99,7 @@ class Engine:
         self.queue = RunQueue(runs := _runs_at_once(settings))
         # Runs that wait for a user take at most half of the slots.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)
-        self.under_way = UnderWay(settings.replica)
+        self.running_runs = RunningRuns(settings.replica)
         self.artifacts = store_for(settings)
         self.records = RunRecords(settings, partial(clear_value, redactor=servers.secrets.redactor))
         self.plans = Plans(store_of(settings))
@@ -83,7 +120,7 @@ class Engine:
         self.guide = GuestGuide(servers, settings, self.skills.index)
         self.commands = Commands(settings, audit_of=self.gate.audit_of, queue=self.queue)
         self.plan_executor = PlanExecutor(servers, self.gate, self.plans)
-        parts = Parts(
+        self._parts = parts = Parts(
             servers=servers,
             guide=self.guide,
             skills=self.skills,
@@ -92,13 +129,7 @@ class Engine:
             sandboxes=self.sandboxes,
             plans=self.plans,
         )
-        self._runner = Runner(
-            parts,
-            Admission(settings, parts, self.sessions, self.gate),
-            self.queue,
-            self.sessions,
-            self.records,
-        )
+        self._admission = Admission(settings, parts, self.sessions, self.gate)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Engine]:
@@ -112,21 +143,25 @@ class Engine:
                 self.servers,
                 self.commands,
                 self.sandboxes.opened(),
-                self.sessions,
+                self.sessions.opened(),
                 self.suspended.opened(),
                 background_task(self.artifacts.tidy_periodically),
             ):
                 await stack.enter_async_context(part)
             yield self
 
-    async def backend(self) -> Backend:
-        """Return the backend in use; see `Sandboxes.backend`."""
-        return await self.sandboxes.backend()
-
     async def run(self, request: RunRequest, client: Client | None = None) -> RunResult:
-        """Run a program and return its result; see `Runner.run`."""
-        with self.under_way.one():
-            return await self._runner.run(request, client)
+        """Run a program and return its result.
+
+        Args:
+            client: The MCP client; it receives progress and answers the questions of servers.
+
+        Raises:
+            UsageError: The request is invalid, or names a server that does not exist.
+            SandboxError: There is no sandbox, or it was lost.
+            UpstreamError: A server that the program needs cannot be reached.
+        """
+        return await self._handle(request, client, self._run)
 
     async def apply(self, request: ApplyRequest, client: Client | None = None) -> RunResult:
         """Make the held calls of a plan after the user has approved exactly those.
@@ -135,8 +170,108 @@ class Engine:
             UnknownError: There is no such plan for this caller.
             RefusedError: It was not approved.
         """
-        with self.under_way.one():
-            return await self._runner.with_record(request, client, self._apply)
+        return await self._handle(request, client, self._apply)
+
+    async def _handle(
+        self,
+        request: Request,
+        client: Client | None,
+        work: Callable[[Request, RunCaller, RunRecord], Awaitable[RunResult]],
+    ) -> RunResult:
+        """Do the work of a request, record it, and redact its result."""
+        with self.running_runs.track():
+            caller = RunCaller(client, Clock(), identified=request.is_identified)
+            request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
+            async with self.records.recording(request) as record:
+                result = await redact_outcome(
+                    _with_progress(caller, work(request, caller, record)),
+                    self.servers.secrets.redactor,
+                )
+                return record.end(result)
+
+    async def _run(self, request: RunRequest, caller: RunCaller, record: RunRecord) -> RunResult:
+        """Take the nine steps, of which 4 to 8 are repeated if the sandbox was dead."""
+        await self.servers.refresh()
+        if not request.ends_session_only:
+            await record.begin()
+        # 1. Parse: check the request that `server/` made against the limits of this bridge.
+        request, limits = await self._admission.parse(request)
+        if request.ends_session_only:
+            return await self.sessions.end_session(request)
+        # 2. Read the program once: its syntax tree, the servers it names, the guard's findings.
+        request, program = await self._admission.read(request, caller)
+        # 3. Admit: the guard's mode, certain mistakes, skills; which servers the run may have.
+        run = await self._admission.admit(request, limits, program, caller)
+        if isinstance(run, RunResult):
+            return run
+        session: Turn | None = None
+        result: RunResult | None = None
+        take_turn = self._in_session if run.request.session else self._in_own_sandbox
+        async with take_turn(run) as open_sandbox:
+            for again in (False, True):
+                try:
+                    async with open_sandbox(again) as (run, reserved):
+                        session = reserved.session
+                        # 4. Prepare: the servers connect while the sandbox starts.
+                        run, tools = await self._admission.connect(run)
+                        # 5. Check the program against the tools as they are now.
+                        run = await self._admission.check(run, tools)
+                        if run.check.verdict.certain:
+                            result = refusal_result(
+                                run.run_id, run.program, run.check.verdict, limits
+                            )
+                        else:
+                            # 6. Start: one `run` frame. 7. Serve its calls through the gate;
+                            # collect what it writes. 8. Conclude: the verdict, the audit log's
+                            # last record, the result.
+                            result = await execute(self._parts, run, tools, reserved)
+                    break
+                except NotStartedError as error:
+                    if again:
+                        raise
+                    logger.warning("the program is started again in a new sandbox: %s", error)
+        # 9. Release: the pool destroys the sandbox, or the session has kept it and saved its state.
+        if run.packages.binds:
+            self.packages.compile_later(run.packages)
+        assert result is not None
+        if session is not None:
+            result = session.with_losses(result)
+        return add_findings(result, run.program, run.check.verdict, caller.restarted)
+
+    @asynccontextmanager
+    async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
+        async with self.queue.slot(run.request.owner, run.caller.report_queue) as keep:
+            if run.request.may_need_packages:
+                run = replace(run, packages=await self.packages.resolve(run.request, run.caller))
+                if run.request.ends_bridge and run.packages.binds:
+                    # The bridge ends with this run, so nothing can be compiled after it.
+                    self.packages.compile_later(run.packages)
+            reserve = partial(self.sandboxes.reserve, binds=run.packages.binds)
+
+            @asynccontextmanager
+            async def open_sandbox(again: bool) -> AsyncIterator[tuple[PreparedRun, RunSandbox]]:
+                async with reserve(run.limits, fresh=again, keep=keep) as sandbox:
+                    yield run, RunSandbox(sandbox=sandbox, may_be_dead=not again)
+
+            yield open_sandbox
+
+    @asynccontextmanager
+    async def _in_session(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
+        async with self.sessions.queued(run.request, run.limits, run.caller) as queued:
+
+            @asynccontextmanager
+            async def open_sandbox(_: bool) -> AsyncIterator[tuple[PreparedRun, RunSandbox]]:
+                async with queued.turn() as turn:
+                    turn.check(run.request)
+                    # For flow rules this run has read what the session's earlier runs read.
+                    gate = run.gate.in_session(turn.record.flow)
+                    begun = turn.record.begun
+                    reserved = RunSandbox(sandbox=turn.sandbox, may_be_dead=begun, session=turn)
+                    # The turn comes first: a run with a slot never waits for its session.
+                    async with self.queue.slot(run.request.owner, run.caller.report_queue):
+                        yield replace(run, gate=gate, packages=turn.packages), reserved
+
+            yield open_sandbox
 
     async def _apply(
         self, request: ApplyRequest, caller: RunCaller, record: RunRecord
@@ -144,6 +279,23 @@ class Engine:
         await self.servers.refresh()
         await record.begin()
         return await self.plan_executor.apply(request, caller)
+
+
+async def _with_progress(caller: RunCaller, work: Awaitable[RunResult]) -> RunResult:
+    """Await the work of a run while its client receives progress."""
+    with on_behalf_of(caller):
+        if not (caller.is_followed or caller.is_shown):
+            # A task for progress would cost a tenth of a millisecond.
+            outcome = await catch(work)
+        else:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(caller.tick)
+                outcome = await catch(work)
+                tasks.cancel_scope.cancel()
+            await caller.conclude()
+    if isinstance(outcome, RunResult):
+        return outcome
+    raise outcome
 
 
 def _runs_at_once(settings: Settings) -> int:
@@ -156,15 +308,8 @@ def _current_asker() -> StartApprover | None:
     return caller.asker if isinstance(caller, RunCaller) else None
 
 
-LOOK_SECONDS = 0.05  # Between looks at whether anything is left.
-
-
-class UnderWay:
-    """The running runs; at shutdown each of them gets a typed error as its result.
-
-    Args:
-        replica: This process's name among several; empty if it is alone.
-    """
+class RunningRuns:
+    """The running runs; at shutdown each of them gets a typed error as its result."""
 
     def __init__(self, replica: str = "") -> None:
         self.draining = False
@@ -176,7 +321,7 @@ class UnderWay:
         return len(self._scopes)
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def track(self) -> Iterator[None]:
         if self.draining:
             message = f"This {self._called} is ending, and begins no more runs. Nothing was run."
             raise BridgeError(message, code="draining")
@@ -206,7 +351,7 @@ class UnderWay:
 
         async def none_left() -> None:
             while self._scopes or waits():  # noqa: ASYNC110 - `waits` announces nothing
-                await anyio.sleep(LOOK_SECONDS)
+                await anyio.sleep(0.05)
 
         with anyio.move_on_after(seconds):
             await none_left()
@@ -218,3 +363,125 @@ class UnderWay:
         # answer a question or poll their task still get a reply.
         with anyio.move_on_after(12.0):
             await none_left()
+
+
+class LoginOffers:
+    """Offers logins to clients that can send their user to an address (URL elicitation)."""
+
+    def __init__(self, store: TokenStore) -> None:
+        self._store = store
+        # Two login pages at once would confuse the user.
+        self._one_at_a_time = anyio.Lock()
+
+    async def offer(self, spec: ServerSpec) -> bool:
+        """Ask the user of the current run to log in; return whether they did.
+
+        Each run offers a login to a server once.
+        """
+        # Imported here: most bridges offer no login, and it takes an HTTP server of its own.
+        from bridge.upstream.oauth_callback import Callback
+        from bridge.upstream.oauth_login import log_in
+
+        run = current_caller()
+        if not isinstance(run, RunCaller) or not run.may_visit or spec.name in run.offered_logins:
+            return False
+        run.offered_logins.add(spec.name)
+
+        async def show(url: str, callback: Callback) -> None:
+            host = safe_name(urlsplit(url).hostname or "", listed=False)
+            message = (
+                f"mcp-code-bridge: the server {safe_name(spec.name)} wants you to log in at "
+                f"{host}. The browser comes back to port {callback.port} of the bridge's machine."
+            )
+            answer = await run.elicit({"mode": "url", "message": message, "url": url})
+            if answer.get("action") != "accept":
+                raise LoginFailedError("The user did not want to log in.", server=spec.name)
+
+        try:
+            with run.clock.stop():
+                async with self._one_at_a_time:
+                    await log_in(spec, self._store, show, seconds=300.0)
+        except (CannotAskError, LoginFailedError) as error:
+            logger.info("no login to server %r: %s", spec.name, error)
+            return False
+        return True
+
+
+class ServerContainers(Containers):
+    """Labels and removes the containers of servers in the same way as sandboxes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def labels(self) -> Mapping[str, str]:
+        return current_owner().labels()
+
+    async def reap(self, engine: str, environ: Mapping[str, str], ended: str) -> None:
+        # Imported here: most bridges have no server in a container.
+        from bridge.sandbox.container.backend import container_backend
+
+        settings = replace(self._settings, environ=environ)
+        async with container_backend(engine, settings) as backend:
+            backend.ended = ended
+            await reap_leftovers(backend)
+
+
+@asynccontextmanager
+async def open_engine(
+    settings: Settings,
+    *,
+    finder: Finder | None = None,
+    choose_backend: Callable[[Settings], Awaitable[Backend]] = select_backend,
+    cwd: str | None = None,
+    eager: bool = True,
+    patient: bool = False,
+) -> AsyncIterator[Engine]:
+    """Open an engine on the user's own servers.
+
+    Args:
+        finder: Finds servers; by default in the clients' configuration files.
+        cwd: The project's directory; by default the current one.
+        eager: Whether to wait until the configuration is read; see `Servers`.
+        patient: Whether runs wait for a server that is being installed.
+    """
+    secrets = Secrets(settings.environ, settings.secret_names)
+    logins = Logins(settings.state_dir / "logins", on_tokens=secrets.login)
+    pool = Pool(
+        (),
+        log_dir=settings.state_dir / "logs",
+        environ=settings.environ,
+        call_timeout=settings.call_timeout,
+        start_timeout=settings.start_timeout,
+        start_patience=settings.start_patience,
+        patient=patient,
+        logins=logins,
+        roots=settings.roots,
+        server_settings=settings.server_settings,
+    )
+    pool.containers = ServerContainers(settings)
+    consents = consents_of(settings)
+    context = context_for(settings, cwd)
+    where = finder or ConfigFinder(context, consents)
+    store = store_of(settings)
+    servers = Servers(
+        where,
+        pool,
+        ToolCache(store),
+        eager=eager,
+        observed=LearnedShapes(store),
+        secrets=secrets,
+        consents=consents,
+        offer_login=LoginOffers(logins.store).offer,
+    )
+    try:
+        async with AsyncExitStack() as stack:
+            with suppress(OSError):
+                # `purge` removes no directory that is in use.
+                stack.enter_context(in_use(settings.state_dir))
+                make_directory(sockets := runtime_dir(settings))
+                stack.enter_context(in_use(sockets))
+            stack.enter_context(clear_logs(secrets.redactor))
+            engine = Engine(settings, servers, choose_backend)
+            yield await stack.enter_async_context(engine.opened())
+    finally:
+        store.close()

@@ -4,103 +4,57 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from typing import Any
 
-from bridge.artifacts import ArtifactStore
-from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
+from bridge.artifacts import RunArtifacts
+from bridge.callers.client import MAX_WAIT_SECONDS
+from bridge.catalog.entries import run_discovered
 from bridge.errors import AuditError
+from bridge.event_loop import offload
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.pipeline import BYTES_PER_TOKEN, Gate, Grant, add_receipt
-from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Call, Done, Run
-from bridge.inventory.guide import GuestGuide
-from bridge.inventory.inventory import ToolInventory
-from bridge.inventory.servers import Servers
-from bridge.model import (
-    Json,
-    Limits,
-    Plan,
-    RunRequest,
-    RunResult,
-    SessionReport,
-    Tool,
-    Usage,
-)
-from bridge.offload import offload
-from bridge.packages.packages import NOTHING, Packages, PackageSet
-from bridge.plans.plan_store import Plans
+from bridge.model import Json, Plan, RunResult, SessionReport, Tool, Usage
+from bridge.packages.packages import NOTHING
 from bridge.render.plan import plan_summary
-from bridge.render.text import bytes_returned
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import Answer
-from bridge.runs.checks import Check, Reading
-from bridge.runs.collect import Collector
-from bridge.runs.guest_requests import GuestRequests
+from bridge.runs.admission import Parts, PreparedRun
+from bridge.runs.collect.collector import Collector
+from bridge.runs.guest_requests import GuestRequests, KeptOutputs
 from bridge.runs.input_files import frame_files
-from bridge.runs.kept_outputs import KeptOutputs
-from bridge.runs.program import Facts, Program
-from bridge.runs.ready_sandbox import ReadySandbox
-from bridge.runs.sandboxes import Sandboxes
-from bridge.sandbox.backend import DistantSandbox
+from bridge.runs.program import Program, ProgramEnd, ReadySandbox
+from bridge.sandbox.backend import DistantSandbox, guest_limits
 from bridge.sandbox.failure import Verdict, classify
-from bridge.sandbox.layers import guest_limits
 from bridge.sandbox.pool import Reservation
 from bridge.saved_functions.requests import KeptRequests
-from bridge.saved_functions.skills import Skills, SkillUse
+from bridge.saved_functions.skills import Review
 from bridge.sessions import Turn
-from bridge.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedRun:
-    """An admitted run.
-
-    Attributes:
-        settings: The bridge's settings, narrowed by the requested profile.
-        servers: The servers to connect before the program begins.
-        tolerant: Whether the program begins without servers that fail or are slow.
-        check: The preflight's verdict.
-    """
-
-    run_id: str
-    request: RunRequest
-    limits: Limits
-    settings: Settings
-    servers: tuple[str, ...]
-    tolerant: bool
-    program: Reading
-    skills: SkillUse
-    check: Check
-    caller: RunCaller
-    gate: RunContext
-    packages: PackageSet = NOTHING
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
+class RunSandbox:
     """The sandbox of a run.
 
     Attributes:
         sandbox: The reservation; its `get` returns the sandbox once its guest is ready.
-        waited: Whether the sandbox may have died while it waited for this run.
+        may_be_dead: Whether the sandbox may have died while it waited for this run.
         session: The run's turn in its session; None without a session.
     """
 
     sandbox: Reservation[ReadySandbox]
-    waited: bool
+    may_be_dead: bool
     session: Turn | None = None
 
 
 def run_frame(
     run: PreparedRun,
     tools: Mapping[str, tuple[Tool, ...]],
-    session: ReadySandbox,
-    known: ToolInventory,
-    guide: GuestGuide,
+    guest: ReadySandbox,
+    parts: Parts,
     *,
     number: int = 0,
     state: str = "",
@@ -112,6 +66,7 @@ def run_frame(
         state: The session's saved state, as base64.
     """
     loaded, reach = tuple(tools), run.program.references.reach
+    known = parts.servers.inventory
     # In the order of the configuration, from which a server may have been removed meanwhile.
     stubs = [
         known.stubs(name, None if reach is None else reach.get(name, frozenset()))
@@ -123,13 +78,13 @@ def run_frame(
         for stub in stubs
     ]
     # Without a dynamic use of servers the program cannot reach the rest through `runtime`.
-    distant = isinstance(session.sandbox, DistantSandbox)
+    distant = isinstance(guest.sandbox, DistantSandbox)
     return Run(
         code=run.request.code,
         argv=list(run.request.argv),
         servers=stubs,
-        discovered=known.discovery_lines(loaded) if reach is None else [],
-        capabilities=guide.capabilities(loaded, run.limits) if reach is None else "",
+        discovered=run_discovered(known.entries(loaded=loaded)) if reach is None else [],
+        capabilities=parts.guide.capabilities(loaded, run.limits) if reach is None else "",
         limits={
             # The host enforces the time limit, since only it knows how long questions took.
             "timeout": run.limits.longest_timeout + 2 * MAX_WAIT_SECONDS,
@@ -144,15 +99,15 @@ def run_frame(
             "out_files": run.limits.out_files,
             # Seconds that the guest waits until the host has read its last frame.
             **({"answer_seconds": 20.0} if distant else {}),
-            **guest_limits(session.sandbox.isolation, run.limits),
+            **guest_limits(guest.sandbox.isolation, run.limits),
         },
         paths=list(run.packages.paths),
         session=number,
         name=run.request.name,
         state=state,
         files=frame_files(run.request.files) if run.request.files else [],
-        skills=run.skills.payload(),
-        packages=guide.allowed_packages,
+        skills=parts.skills.payload(run.skills) if run.skills else [],
+        packages=run.settings.allowed_packages,
         names=dict(run.program.names),
     )
 
@@ -163,21 +118,8 @@ _RETURNING = frozenset({"call_tool", "read_resource", "get_prompt", "complete", 
 """Methods whose answers contain a server's unchanged words."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The parts of an engine that serve each program."""
-
-    servers: Servers
-    guide: GuestGuide
-    skills: Skills
-    artifacts: ArtifactStore
-    packages: Packages
-    sandboxes: Sandboxes
-    plans: Plans
-
-
 async def execute(
-    parts: Parts, run: PreparedRun, tools: Mapping[str, tuple[Tool, ...]], place: Place
+    parts: Parts, run: PreparedRun, tools: Mapping[str, tuple[Tool, ...]], reserved: RunSandbox
 ) -> RunResult:
     """Start a program, serve it to its end, and return its result.
 
@@ -187,89 +129,86 @@ async def execute(
         NotStartedError: The sandbox was dead, so the program did nothing.
         AuditError: The beginning cannot be recorded.
     """
-    guest = await place.sandbox.get()
+    guest = await reserved.sandbox.get()
     if run.packages is not NOTHING:
         parts.packages.check(run.packages, guest.facts)
     backend = await parts.sandboxes.backend()
     async with backend.in_use():
-        execution = Execution(parts, run, tools, place, guest)
-        session = {} if place.session is None else {"session": place.session.session_id}
+        execution = Execution(parts, run, tools, reserved, guest)
+        turn = reserved.session
+        session = {} if turn is None else {"session": turn.record.session_id}
         async with run.gate.recording(run.request, tuple(tools), session) as record:
             await execution.begin()
             result = await execution.conclude(await execution.finish())
             record(result)
     # Counting writes the program's value as JSON, which can be large.
-    count = partial(add_receipt, result, execution.gate, run.gate, bytes_returned)
-    return await offload(result.result, count)
+    return await offload(result.result, partial(add_receipt, result, execution.gate, run.gate))
 
 
 class Execution(Program):
-    """The program of one run. Used once.
-
-    Attributes:
-        gate: The gate for its calls; None until the first call.
-    """
+    """A `Program` with the parts of its run. Used once. `gate` is None until the first call."""
 
     def __init__(
         self,
         parts: Parts,
         run: PreparedRun,
         tools: Mapping[str, tuple[Tool, ...]],
-        place: Place,
+        reserved: RunSandbox,
         guest: ReadySandbox,
     ) -> None:
         self._parts = parts
         self._run = run
         self._tools = tools
-        self._place = place
+        self._reserved = reserved
         self._began = time.monotonic()
         self.gate: Gate | None = None
-        artifacts = parts.artifacts.of_run(
-            run.request.owner, run.run_id, lambda: self._provenance.provenance()
+        artifacts = RunArtifacts(
+            parts.artifacts,
+            run.request.owner,
+            run.run_id,
+            lambda: self._provenance.provenance(),
         )
         clear = run.gate.context.marks.of("")
         super().__init__(
             guest,
             run.caller.report_calls(self._handle),
             run.limits,
-            collector=Collector(run.limits, run=run.caller, artifacts=artifacts, clear=clear),
-            waited=place.waited,
-            keeps=place.session is not None,
+            collector=Collector(run.limits, caller=run.caller, artifacts=artifacts, clear=clear),
+            may_be_dead=reserved.may_be_dead,
+            keeps=reserved.session is not None,
             clock=run.caller.clock,
             clear=parts.servers.secrets.redactor,
             clear_for=self._clear_for_call,
         )
 
     async def begin(self) -> None:
-        parts, run, session = self._parts, self._run, self._place.session
+        parts, run, session = self._parts, self._run, self._reserved.session
         fields = {} if session is None else session.fields
-        frame = run_frame(
-            run, self._tools, self._session, parts.servers.inventory, parts.guide, **fields
-        )
+        frame = run_frame(run, self._tools, self._guest, parts, **fields)
         for directory in run.settings.offered_directories:
             await self._provenance.add_labels(f"directory '{directory.name}'", directory.labels)
         for file in run.request.files:
             await self._provenance.add(file.uri, file.provenance)
-        if run.skills.review is not None:
+        if run.skills:
             await parts.skills.add_provenance(run.skills, self._provenance)
         await self.start(frame)
         if session is not None:
             session.begun(self.stop)
 
-    async def conclude(self, facts: Facts) -> RunResult:
+    async def conclude(self, end: ProgramEnd) -> RunResult:
         """Return the result, with the plan and the session's report if there are any."""
-        run, gate, left, session = self._run, self.gate, facts.left, self._place.session
-        done, exited = facts.ending.done, facts.ending.exited
-        verdict = classify(facts.ending, run.limits)
+        run, gate, output, session = self._run, self.gate, end.collected, self._reserved.session
+        done, exited = end.ending.done, end.ending.exited
+        verdict = classify(end.ending, run.limits)
         plan: Plan | None = None
         report: SessionReport | None = None
-        label: Callable[[Any], Any] = _unlabelled
-        if (held := run.gate.context.held_calls) is not None:
-            label = held.add_labels
+        held = run.gate.context.held_calls
+        label: Callable[[Any], Any] = held.add_labels if held is not None else lambda value: value
+        if held is not None:
             verdict, plan = await self._close_plan(verdict, done, held)
         if session is not None:
-            verdict, report = session.conclude(verdict, facts.ending)
-        counts = done is not None and not (done.assigned and (left.stdout or left.shown))
+            verdict, report = session.conclude(verdict, end.ending)
+        has_value = done is not None and not (done.assigned and (output.stdout or output.shown))
         return RunResult(
             run_id=run.run_id,
             status=verdict.status,
@@ -277,16 +216,16 @@ class Execution(Program):
             reason=verdict.reason,
             code=verdict.code,
             exit_code=verdict.exit_code,
-            stdout=label(left.stdout),
-            stderr=label(left.stderr),
-            has_result=counts and done is not None and done.has_result,
-            result=label(done.result) if counts and done is not None else None,
+            stdout=label(output.stdout),
+            stderr=label(output.stderr),
+            has_result=has_value and done is not None and done.has_result,
+            result=label(done.result) if has_value and done is not None else None,
             result_repr=label(done.result_repr) if done is not None else "",
             error=label(verdict.error),
             servers=tuple(self._tools),
             timeout_seconds=run.limits.timeout,
-            truncated=left.dropped,
-            isolation=self._session.isolation,
+            truncated=output.dropped,
+            isolation=self._guest.isolation,
             usage=Usage(
                 wall_ms=round((time.monotonic() - self._began) * 1000),
                 cpu_ms=exited.cpu_ms if exited is not None else None,
@@ -294,10 +233,10 @@ class Execution(Program):
                 tool_calls=0 if gate is None else gate.calls,
                 tool_result_bytes=0 if gate is None else gate.result_bytes,
             ),
-            shown=tuple(replace(item, text=label(item.text)) for item in left.shown),
+            shown=tuple(replace(item, text=label(item.text)) for item in output.shown),
             unsent=() if done is None else tuple(str(name)[:200] for name in done.unsent[:21]),
-            artifacts=left.artifacts,
-            missing=left.missing,
+            artifacts=output.artifacts,
+            missing=output.missing,
             plan=plan,
             session=report,
         )
@@ -356,13 +295,20 @@ class Execution(Program):
             run.gate.context,
         )
         run.caller.progress.tally = self.gate.tally
-        show = partial(parts.skills.show, run.request, run.caller, run.skills, self._provenance)
+        show = partial(parts.skills.show, self._review, self._provenance)
         return GuestRequests(
             parts.servers,
             parts.guide,
             self.gate,
-            partial(self._more_answers, self.gate),
+            cache(partial(self._more_answers, self.gate)),
             show if parts.skills.may_list(run.request.principal) else None,
+        )
+
+    @cached_property
+    def _review(self) -> Review:
+        run = self._run
+        return (
+            run.skills.review if run.skills else self._parts.skills.review(run.request, run.caller)
         )
 
     def _more_answers(self, gate: Gate) -> Mapping[str, Answer]:
@@ -373,11 +319,7 @@ class Execution(Program):
             gate=gate,
             tracker=self._provenance,
             own=BridgeCalls(run.gate.context, gate),
-            review=run.skills.review or parts.skills.review(run.request, run.caller),
+            review=self._review,
             request=run.request,
         )
         return {"read_output": outputs.read_output, **kept.methods}
-
-
-def _unlabelled(value: Any) -> Any:
-    return value

@@ -12,31 +12,28 @@ from functools import partial
 from typing import NoReturn, cast
 
 import anyio
+import anyio.to_thread
 
+from bridge.artifacts import ArtifactStore
+from bridge.artifacts.content import nth_line_end
 from bridge.catalog.docs import Detail
 from bridge.catalog.program.references import NameTable
-from bridge.errors import BridgeError, ToolCallError
+from bridge.errors import ArtifactStoreError, BridgeError, ToolCallError, UnknownError
+from bridge.event_loop import offload, with_plain_text
+from bridge.gate.bridge_calls import ProvenanceTracker
 from bridge.gate.held_calls import HeldPlaceholder
 from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE, Gate
 from bridge.guest.schema.validation import problem
 from bridge.inventory.guide import GuestGuide, has_match, starting_line
 from bridge.inventory.servers import Servers
-from bridge.large_text import with_plain_text
-from bridge.model import Json
-from bridge.offload import offload
+from bridge.model import MEBIBYTE, STREAMS, Artifact, Json
 from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
 from bridge.rpc.values import prompt_value, resource_value, tool_error
+from bridge.text import counted
 from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
 from bridge.upstream.server import UpstreamServer
 
 logger = logging.getLogger(__name__)
-
-READS: Mapping[Kind, str] = {
-    "resources": READ_RESOURCE,
-    "templates": READ_RESOURCE,
-    "prompts": GET_PROMPT,
-}
-"""The method that policy rules see when a program lists this kind."""
 
 MAX_NAME_CHARS = 1024  # A guest's name goes into records, errors and questions.
 
@@ -51,7 +48,6 @@ LONGEST: Mapping[str, int] = {
 }
 """The longest text of each parameter, for all methods."""
 
-
 SAID_BEFORE = "What can be done was said with the first such call of this run."
 
 
@@ -59,8 +55,7 @@ class GuestRequests:
     """Answers one program's requests to the host.
 
     Args:
-        more: Returns further methods by name. It is called for the first of them, since few
-            programs use one.
+        more: Returns further methods by name, which few programs use.
         show: Records the names of the saved functions that a search found, before the program
             gets them.
     """
@@ -79,8 +74,7 @@ class GuestRequests:
         self._gate = gate
         self._more = more
         self._show = show
-        self._made: Mapping[str, Answer] | None = None
-        self._told: set[str] = set()
+        self._sent_once: set[str] = set()  # Remedies, and tools whose results broke their schema.
         self._methods: Mapping[str, Answer] = {
             "call_tool": self._call_tool,
             "find_tool": self._find_tool,
@@ -96,44 +90,35 @@ class GuestRequests:
         }
 
     def handle(self, method: str, params: Mapping[str, Json]) -> Awaitable[Json]:
-        """Return the answer to one call.
-
-        Raises:
-            CallFailedError: The answer is an error.
-        """
-        self._reject_long_names(params)
+        """Return the answer to one call; it raises `CallFailedError` or `BridgeError`."""
+        self._check_lengths(params)
         answer = self._methods.get(method)
         if answer is None:
-            if self._made is None:
-                self._made = self._more()
-            answer = self._made.get(method)
+            answer = self._more().get(method)
         if answer is None:
-            self._gate.admit()
-            raise CallFailedError(f"The bridge has no method {method!r:.80}.", kind="usage")
+            self._reject(f"The bridge has no method {method!r:.80}.")
         return answer(params)
 
-    def _reject_long_names(self, params: Mapping[str, Json]) -> None:
-        """Reject names that are too long; the call counts against the run's calls."""
+    def _check_lengths(self, params: Mapping[str, Json]) -> None:
         arguments = params.get("arguments")
-        for key, most in LONGEST.items():
-            text = params.get(key)
+        texts = [(key, params.get(key), most) for key, most in LONGEST.items()]
+        if isinstance(arguments, dict):
+            texts += [("the name of an argument", name, MAX_NAME_CHARS) for name in arguments]
+        for what, text, most in texts:
             if isinstance(text, str) and len(text) > most:
-                self._reject(key, len(text), most)
-        for name in arguments if isinstance(arguments, dict) else ():
-            if len(name) > MAX_NAME_CHARS:
-                self._reject("the name of an argument", len(name), MAX_NAME_CHARS)
+                self._reject(f"{what} has {len(text):,} characters; the limit is {most:,}.")
 
-    def _reject(self, what: str, characters: int, most: int) -> NoReturn:
+    def _reject(self, message: str) -> NoReturn:
+        """Reject a request, which counts against the run's calls."""
         self._gate.admit()
-        message = f"{what} has {characters:,} characters; the limit is {most:,}."
         raise CallFailedError(message, kind="usage")
 
     def _as_failure(self, error: BridgeError, *, server: str, tool: str = "") -> CallFailedError:
         """Return the error for the program; a long remedy only the first time."""
-        if error.remedy in self._told:
+        if error.remedy in self._sent_once:
             error.remedy = SAID_BEFORE
         elif len(error.remedy) > 120:  # Each longer remedy is sent once in a run.
-            self._told.add(error.remedy)
+            self._sent_once.add(error.remedy)
         return as_failed_call(error, server=server, tool=tool)
 
     async def _call_tool(self, params: Mapping[str, Json]) -> Json:
@@ -191,14 +176,14 @@ class GuestRequests:
         known = self._servers.inventory.tool(server, tool)
         schema = known.output_schema if known is not None else None
         name = f"{server}.{tool}"
-        if schema is None or name in self._told:
+        if schema is None or name in self._sent_once:
             return None
         structure = result.get("structuredContent")
         wrong = "it sent no structure" if structure is None else None
         wrong = wrong or problem(structure, schema, schema, "the structure")
         if wrong is None:
             return None
-        self._told.add(name)
+        self._sent_once.add(name)
         return f"{name} did not send what its own output schema promises: {wrong}."
 
     async def _list_offers(self, params: Mapping[str, Json]) -> Json:
@@ -229,7 +214,9 @@ class GuestRequests:
 
     async def _offers(self, server: str, kind: Kind) -> list[Json]:
         ask = partial(self._servers.pool.server(server).offers, kind)
-        offers = await self._gate.list_offers(server, READS[kind], ask)
+        # Policy rules see a list as a read of what it lists.
+        method = GET_PROMPT if kind == "prompts" else READ_RESOURCE
+        offers = await self._gate.list_offers(server, method, ask)
         return [{"server": server, **offer} for offer in offers]
 
     async def _read_resource(self, params: Mapping[str, Json]) -> Json:
@@ -272,11 +259,13 @@ class GuestRequests:
             message = "arguments of a prompt must be a dict of texts."
             raise CallFailedError(message, kind="usage", server=name)
         asked = {"name": prompt, "arguments": arguments}
-
-        async def ask(server: UpstreamServer, params: Mapping[str, Json]) -> dict[str, Json]:
-            return await server.request("prompts/get", params)
-
-        result = await self._obtain(params, GET_PROMPT, asked, ask, "messages")
+        result = await self._obtain(
+            params,
+            GET_PROMPT,
+            asked,
+            lambda server, given: server.request("prompts/get", given),
+            "messages",
+        )
         return await offload(result, partial(prompt_value, result))
 
     async def _complete(self, params: Mapping[str, Json]) -> Json:
@@ -390,3 +379,153 @@ def _detail(params: Mapping[str, Json]) -> Detail:
     if detail not in ("summary", "full"):
         raise CallFailedError('detail must be "summary" or "full".', kind="usage")
     return cast("Detail", detail)
+
+
+_READ_OUTPUT = {
+    "type": "object",
+    "properties": {
+        "run_id": {"type": "string"},
+        "stream": {"enum": list(STREAMS)},
+        "lines": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 1},
+            "minItems": 2,
+            "maxItems": 2,
+        },
+        "find": {"type": "string", "minLength": 1},
+        **dict.fromkeys(("offset", "length", "limit"), {"type": "integer"}),
+    },
+    "required": ["run_id", "stream"],
+}
+
+ALL = 32 * MEBIBYTE  # No more of a stream is kept.
+
+
+class KeptOutputs:
+    """The `read_output` of one run; `tracker` records what the earlier run had read."""
+
+    def __init__(self, store: ArtifactStore, owner: str, tracker: ProvenanceTracker) -> None:
+        self._store = store
+        self._owner = owner
+        self._tracker = tracker
+        self._reading = anyio.CapacityLimiter(2)  # Each output is in memory meanwhile.
+
+    async def read_output(self, params: Mapping[str, Json]) -> Json:
+        """Return a text, or its lines that contain `find` with their numbers."""
+        given = {name: value for name, value in params.items() if value is not None}
+        wrong = problem(given, _READ_OUTPUT, _READ_OUTPUT)
+        lines, find = given.get("lines"), given.get("find")
+        if wrong is None and (lines or find) and (given.get("offset") or "length" in given):
+            wrong = "offset and length are about bytes: leave them out with lines or find"
+        if wrong is None and lines and lines[0] > lines[1] or (wrong or "").startswith("lines"):
+            wrong = "lines must be the first and the last line, counted from 1, such as "
+            wrong += "(100, 200); offset=-1000 is the end, in bytes"
+        if wrong is not None:
+            raise CallFailedError(f"read_output(run_id, stream): {wrong}.", kind="usage")
+        run_id, stream = given["run_id"], given["stream"]
+        offset, length = int(given.get("offset", 0)), int(given.get("length", ALL))
+        limit = max(int(given.get("limit", 100)), 1)
+
+        def work() -> tuple[Artifact, Json]:
+            artifact, data = self._read(run_id, stream, offset, max(length, 0))
+            first, last = map(int, lines) if lines else (1, None)
+            if find is not None:
+                return artifact, found_lines(data, find, first, last, limit)
+            wanted = data if lines is None else part(data, first, last)
+            return artifact, wanted.decode("utf-8", "replace")
+
+        try:
+            artifact, found = await anyio.to_thread.run_sync(work, limiter=self._reading)
+        except UnknownError:
+            raise await self._unknown(run_id, stream) from None
+        await self._tracker.add(artifact.uri, artifact.provenance)
+        return found
+
+    def _read(self, run_id: str, stream: str, offset: int, length: int) -> tuple[Artifact, bytes]:
+        uri = f"bridge://runs/{run_id}/{stream}"
+        try:
+            try:
+                artifact = self._store.find(self._owner, uri)
+            except UnknownError:
+                if stream != "stdout":
+                    raise
+                # A result that its client did not receive contains the output.
+                uri = f"bridge://runs/{run_id}/result"
+                artifact = self._store.find(self._owner, uri)
+            start = max(0, artifact.size + offset) if offset < 0 else offset
+            return artifact, self._store.read(self._owner, uri, start, min(length, ALL))
+        except ArtifactStoreError as error:
+            raise CallFailedError(str(error), kind="internal") from None
+
+    async def _unknown(self, run_id: str, stream: str) -> CallFailedError:
+        """Return the error for a missing output, which lists the outputs that are kept."""
+        try:
+            listed = await anyio.to_thread.run_sync(self._store.find_all, self._owner)
+        except BridgeError:
+            listed = ()
+        kept = [one for one in listed if one.kind in STREAMS]
+        of_run = [one for one in kept if one.run_id == run_id]
+        if not self._owner:
+            # A run's id opens its output, so callers that share an owner do not see it.
+            kept = of_run
+        for one in kept:
+            # The existence and size of an output are data too.
+            await self._tracker.add_store(one.uri, one.provenance)
+        message = (
+            f"No {stream} of run {run_id!r:.80} is kept: that of other callers, what a result "
+            "showed as a whole, and what has expired are not."
+        )
+        names = ", ".join(f"{_describe(one)} of {one.run_id}" for one in kept[:10])
+        more = f" and {len(kept) - 10:,} more" if len(kept) > 10 else ""
+        if of_run:
+            message += f" Of this run there is {', '.join(map(_describe, of_run))}."
+        elif kept:
+            message += f" Kept, the newest first: {names}{more}."
+        else:
+            message += " No output is kept at all."
+        return CallFailedError(message, kind="usage")
+
+
+def part(data: bytes, first: int, last: int | None) -> bytes:
+    """Return lines of a text, counted from 1 and including the last."""
+    start = _line_start(data, 0, first - 1)
+    if last is None:
+        return data[start:]
+    return data[start : _line_start(data, start, max(0, last - first + 1))]
+
+
+def found_lines(
+    data: bytes, text: str, first: int = 1, last: int | None = None, limit: int = 100
+) -> list[Json]:
+    """Return the numbers and excerpts of the lines that contain a text."""
+    wanted = text.encode("utf-8", "replace")
+    data = part(data, first, last)
+    found: list[Json] = []
+    number, counted_to, room = first, 0, 8 * MEBIBYTE
+    at = data.find(wanted)
+    while at >= 0 and len(found) < limit and room > 0:
+        start = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", max(at, start))
+        end = len(data) if end < 0 else end
+        number += data.count(b"\n", counted_to, start)
+        counted_to = start
+        # A guest may write long lines: the excerpt has little before the match and more after it.
+        start = max(start, min(at - 512, end - 2048))
+        line = data[start : min(end, start + 2048)]
+        room -= len(line) + 1
+        found.append([number, line.decode("utf-8", "replace")])
+        at = data.find(wanted, end)
+    return found
+
+
+def _line_start(data: bytes, start: int, lines: int) -> int:
+    """Return the offset of the line that begins `lines` lines after `start`."""
+    if lines < 1:
+        return start
+    if data.count(b"\n", start) < lines:
+        return len(data)
+    return nth_line_end(data, lines, start) + 1
+
+
+def _describe(artifact: Artifact) -> str:
+    return f"{artifact.kind} ({counted(artifact.size, 'byte')})"

@@ -28,18 +28,16 @@ def name_problem(name: str) -> str:
     """Return why a file name is not allowed, to follow "its name"; empty if it is allowed."""
     if not name:
         return "is empty"
-    if len(name) > MAX_NAME_BYTES:
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         return f"is longer than {MAX_NAME_BYTES:,} bytes"
     if any(_is_refused(character) for character in name):
         return "holds control characters or what is no text"
-    if len(name.encode()) > MAX_NAME_BYTES:
-        return f"is longer than {MAX_NAME_BYTES:,} bytes"
     if name.startswith("/"):
         return "begins with a slash; it must be relative"
     if "\\" in name:
         return "holds a backslash; directories are parted by /"
     parts = name.split("/")
-    if not all(part not in ("", ".", "..") for part in parts):
+    if any(part in ("", ".", "..") for part in parts):
         return 'has a part that is empty, "." or ".."'
     if len(parts) > 10:
         return "has more than 10 parts"
@@ -79,20 +77,13 @@ _WORKS = (
 
 
 def allowed_bytes(limits: Limits, *, in_session: bool = False) -> int:
-    """Return the most bytes that the files of a run may have in total."""
     most = MAX_SESSION_BYTES if in_session else MAX_BYTES
     # While a file is written, the sandbox holds it several times.
     return min(most, limits.workspace_bytes // 2, limits.memory_bytes // 16)
 
 
 async def resolve_files(request: RunRequest, limits: Limits, store: ArtifactStore) -> RunRequest:
-    """Return a request whose files have their content.
-
-    Raises:
-        InvalidRequestError: A name is not allowed, the files are too many or too large, or a `uri`
-            has no content.
-        ArtifactStoreError: An artifact cannot be read.
-    """
+    """Return a request whose files have their content."""
     if not request.files:
         return request
     check_names(request.files)
@@ -117,11 +108,7 @@ def frame_files(files: Sequence[InputFile]) -> list[dict[str, str]]:
 
 
 def check_names(files: Sequence[InputFile]) -> None:
-    """Check that file names are allowed and do not collide.
-
-    Raises:
-        InvalidRequestError: The message names the file and the reason.
-    """
+    """Check that file names are allowed and do not collide."""
     if len(files) > MAX_FILES:
         message = f"There are {len(files):,} files; a run takes {MAX_FILES}."
         raise InvalidRequestError(message, remedy="Send an archive, and unpack it in the program.")

@@ -1,30 +1,34 @@
-"""A running program in one sandbox.
+"""A sandbox whose guest is ready, and the program that runs in it.
 
-Owns the loop from the `Run` frame to the end: frames in, calls out, the host's own deadline, and
-the facts from which the verdict is reached. Also the program without code that has a session's
-guest send its state.
+`Program` is the loop from the `Run` frame to the end: frames in, replies out, the host's own
+deadline, and the facts for the verdict. `save_state` runs a program without code, for which a
+session's guest sends its state.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from bridge.clock import Clock, current_time
 from bridge.errors import (
     BridgeError,
     ChannelClosedError,
+    LaunchError,
     NotStartedError,
     SandboxError,
     SandboxLostError,
 )
+from bridge.event_loop import Clock, current_time
 from bridge.guest.protocol.wire import (
+    PROTOCOL,
     Call,
     Cancel,
     Done,
@@ -42,19 +46,19 @@ from bridge.guest.protocol.wire import (
     Stop,
     WireError,
 )
-from bridge.model import Json, Limits
-from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
+from bridge.model import Isolation, Json, Limits
+from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Channel, Redact
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
-from bridge.runs.collect import Collected, Collector
-from bridge.runs.ready_sandbox import MISSED_PINGS, ReadySandbox
-from bridge.sandbox.backend import DistantSandbox
+from bridge.runs.collect.collector import Collector
+from bridge.runs.collect.outputs import Collected
+from bridge.sandbox.backend import Backend, DistantSandbox, LaunchSpec, Sandbox
+from bridge.sandbox.bundle import bundle_bytes
 from bridge.sandbox.failure import Ending
+from bridge.sandbox.layers import require_mandatory_layers, verify_isolation
+from bridge.sessions.checkpoints import StateParts
 from bridge.sessions.session import SAVE_SECONDS
-from bridge.sessions.state import StateParts
 
 logger = logging.getLogger(__name__)
-
-_STILL_REMEDY = "Something on this machine pauses its containers; see the engine's events."
 
 GRACE_SECONDS = 2.0
 """How long the guest may take to end its program after the time limit, which keeps the tail of the
@@ -65,49 +69,117 @@ COLLECT_SECONDS = 30.0  # A guest may send files for so long, whatever its time 
 YIELD_EVERY = 64
 """Frames handled in a row before other tasks run: one read may contain thousands."""
 
+MISSED_PINGS = 3
+"""Pings in a row without an answer after which a distant sandbox counts as lost."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class ReadySandbox:
+    """A sandbox that waits for its `Run` frame.
+
+    Attributes:
+        facts: The guest's view of its isolation.
+        isolation: The layers in force, without those that the facts contradict.
+    """
+
+    sandbox: Sandbox
+    channel: Channel
+    facts: Mapping[str, Any]
+    isolation: Isolation
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether another program can be sent to it."""
+        return self.channel.is_whole
+
+    async def wait_dead(self) -> None:
+        """Return when the guest has ended or has broken the protocol."""
+        try:
+            # A run may end before the answers to its pings arrive, which are few.
+            for _ in range(MISSED_PINGS + 1):
+                if not isinstance(await self.channel.receive(), Pong):
+                    return
+        except (WireError, ChannelClosedError):
+            return
+
+
+@asynccontextmanager
+async def open_guest(backend: Backend, spec: LaunchSpec) -> AsyncIterator[ReadySandbox]:
+    """Start a sandbox and its guest; leaving destroys the sandbox.
+
+    Raises:
+        SandboxError: The sandbox did not start, its guest sent no hello, or the guest's facts
+            contradict a mandatory layer.
+    """
+    async with backend.launch(spec) as sandbox:
+        channel = Channel(sandbox)
+        hello = await _shake_hands(sandbox, channel)
+        require_mandatory_layers(sandbox.isolation, hello.facts)
+        isolation = verify_isolation(sandbox.isolation, hello.facts)
+        yield ReadySandbox(sandbox=sandbox, channel=channel, facts=hello.facts, isolation=isolation)
+
+
+async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:
+    problem = "did not answer within 30 s"
+    # A loaded laptop that compiles the guest under gVisor has been seen to take ten.
+    with anyio.move_on_after(30.0):
+        try:
+            await channel.write((bundle_bytes(),))
+            frame = await channel.receive()
+        except (WireError, ChannelClosedError) as error:
+            problem = f"broke the channel before it was up: {error}"
+        else:
+            if isinstance(frame, Hello) and frame.protocol == PROTOCOL:
+                return frame
+            problem = "ended before it was up" if frame is None else f"answered {frame!r:.200}"
+    diagnostics = sandbox.diagnostics().strip()
+    message = f"The sandbox {problem}."
+    if diagnostics:
+        message = f"{message} It said: {diagnostics}"
+    raise LaunchError(message, remedy="Run `mcp-code-bridge doctor`; the image needs Python 3.9+.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramEnd:
     """How a program ended, and its collected output."""
 
     ending: Ending
-    left: Collected
+    collected: Collected
 
 
 class Program:
-    """Drives one program from its start to its end. Used once."""
+    """Drives one program from its start to its end. Used once.
+
+    Args:
+        may_be_dead: Whether the sandbox may have died while it waited.
+        keeps: Whether the sandbox belongs to a session, so that further programs follow.
+        clock: The run's total time; it stops during questions.
+        clear: Redacts secrets in every error.
+        clear_for: Returns the redactor for the answer to a call.
+    """
 
     def __init__(
         self,
-        session: ReadySandbox,
+        guest: ReadySandbox,
         handler: Handler,
         limits: Limits,
         *,
         collector: Collector | None = None,
-        waited: bool = False,
+        may_be_dead: bool = False,
         keeps: bool = False,
         clock: Clock | None = None,
         clear: Redact | None = None,
         clear_for: Callable[[Call], Redact] | None = None,
     ) -> None:
-        """Make one.
-
-        Args:
-            waited: Whether the sandbox may have died while it waited.
-            keeps: Whether the sandbox belongs to a session, so that further programs follow.
-            clock: The run's total time; it stops during questions.
-            clear: Redacts secrets in every error.
-            clear_for: Returns the redactor for the answer to a call.
-        """
         self._clear, self._clear_for = clear, clear_for
-        self._waited = waited
+        self._may_be_dead = may_be_dead
         self._keeps = keeps
         self._clock = clock or Clock()
         # The program's own time; it stops while a call is open.
-        self._own = Clock()
+        self._program_clock = Clock()
         self._timer: asyncio.TimerHandle | None = None
         self._late = False
-        self._session = session
+        self._guest = guest
         self._handler = handler
         self._stopped = False
         self._limits = limits
@@ -116,7 +188,7 @@ class Program:
         self._exited: Exited | None = None
         self._protocol_error = ""
         self._lost: SandboxError | None = None
-        self._started = self._own_started = 0.0
+        self._started = self._program_started = 0.0
         self._heard = self._silent = False
         self._limit = anyio.CancelScope()
 
@@ -126,18 +198,19 @@ class Program:
         Raises:
             NotStartedError: The sandbox is gone, or reads nothing.
         """
-        self._started, self._own_started = self._clock.now(), self._own.now()
+        self._started, self._program_started = self._clock.now(), self._program_clock.now()
         # It takes milliseconds; megabytes have been seen to take seconds.
         with anyio.move_on_after(10.0):
             try:
-                await self._session.channel.send(frame)
+                await self._guest.channel.send(frame)
             except ChannelClosedError as error:
                 raise NotStartedError(error.message, remedy=error.remedy) from error
             return
         message = "The sandbox did not read the program within 10 s."
-        raise NotStartedError(message, remedy=_STILL_REMEDY)
+        remedy = "Something on this machine pauses its containers; see the engine's events."
+        raise NotStartedError(message, remedy=remedy)
 
-    async def finish(self) -> Facts:
+    async def finish(self) -> ProgramEnd:
         """Serve the program to its end, and return how it ended.
 
         Raises:
@@ -150,14 +223,14 @@ class Program:
             self._collector.discard()
             raise
 
-    async def _finish(self) -> Facts:
+    async def _finish(self) -> ProgramEnd:
         deadline_passed = True
         with self._limit:
             async with anyio.create_task_group() as tasks:
                 dispatcher = Dispatcher(
                     tasks,
-                    self._session.channel.write,
-                    self._answer,
+                    self._guest.channel.write,
+                    self._answer_in_time,
                     DispatchLimits(
                         concurrent=self._limits.concurrent_calls,
                         reply_bytes=self._limits.frame_bytes,
@@ -165,7 +238,7 @@ class Program:
                     clear=self._clear,
                     clear_for=self._clear_for,
                 )
-                distant = self._session.sandbox
+                distant = self._guest.sandbox
                 if isinstance(distant, DistantSandbox):
                     tasks.start_soon(self._watch_over, distant)
                 try:
@@ -184,23 +257,28 @@ class Program:
                     # No one receives the answers to the program's open calls. Without open calls,
                     # cancelling would only cost the time that anyio needs to describe the task.
                     tasks.cancel_scope.cancel()
-            deadline_passed = self._ended_late()
+            # A sandbox that ended at the deadline without a final frame counts as late. Engines can
+            # lose the last output of a sandbox that has unread input.
+            lost = self._exited is not None or self._protocol_error or self._lost
+            deadline_passed = self._late and not lost
         if deadline_passed and self._collector.collecting:
             # The program's own end is known if the guest reported it.
             self._collector.give_up_files()
             deadline_passed = self._done is None
-        if self._was_dead():
+        age = self._clock.now() - self._started
+        if self._may_be_dead and not self._heard and not self._protocol_error and age < 0.1:
+            # Even if the program has begun, it has called nothing and can begin again.
             raise NotStartedError("The sandbox was gone before its program began.")
-        return await self._facts(deadline_passed=deadline_passed)
+        return await self._read_end(deadline_passed=deadline_passed)
 
     async def stop(self) -> None:
         self._stopped = True
         try:
-            await self._session.channel.send(Stop(late=self._late))
+            await self._guest.channel.send(Stop(late=self._late))
         except ChannelClosedError as error:
-            logger.debug("sandbox %s is not stopped: %s", self._session.sandbox.id, error)
+            logger.debug("sandbox %s is not stopped: %s", self._guest.sandbox.id, error)
 
-    async def _answer(self, method: str, params: Mapping[str, Json]) -> Json:
+    async def _answer_in_time(self, method: str, params: Mapping[str, Json]) -> Json:
         """Answer a request, unless the program's time is over.
 
         An interrupted program gets a moment to end, and makes no further calls.
@@ -208,12 +286,13 @@ class Program:
         if self._stopped or min(self._seconds_left()) <= 0:
             message = "The run's time is over: it can make no further calls."
             raise CallFailedError(message, kind="timeout")
-        with self._own.stop():
+        with self._program_clock.stop():
             return await self._handler(method, params)
 
     def _seconds_left(self) -> tuple[float, float]:
         """Return the seconds left of the program's own time, and of the run's total time."""
-        own, run = self._own.now() - self._own_started, self._clock.now() - self._started
+        own = self._program_clock.now() - self._program_started
+        run = self._clock.now() - self._started
         return self._limits.timeout - own, self._limits.longest_timeout - run
 
     def _keep_time(self, tasks: TaskGroup) -> None:
@@ -244,28 +323,12 @@ class Program:
             # Shielded, since half a frame would corrupt the channel for a next program.
             with anyio.move_on_after(5.0, shield=True):
                 try:
-                    await self._session.channel.send(Ping())
+                    await self._guest.channel.send(Ping())
                 except ChannelClosedError:
                     return
         error = await distant.why_lost(f"no answer to {missed} questions in a row")
         self._lost = error
-        await self._session.sandbox.kill()
-
-    def _was_dead(self) -> bool:
-        """Return whether the sandbox seems to have ended before the program began.
-
-        Even if the program has begun, it has called nothing and can begin again.
-        """
-        age = self._clock.now() - self._started
-        return self._waited and not self._heard and not self._protocol_error and age < 0.1
-
-    def _ended_late(self) -> bool:
-        """Return whether the sandbox ended at the deadline without a final frame.
-
-        The guest reports that it stopped the program, but engines can lose the last output of a
-        sandbox that has unread input.
-        """
-        return self._exited is None and not self._protocol_error and not self._lost and self._late
+        await self._guest.sandbox.kill()
 
     async def _serve(self, dispatcher: Dispatcher) -> None:
         taken = 0
@@ -274,7 +337,7 @@ class Program:
             if taken % YIELD_EVERY == 0:
                 await anyio.lowlevel.checkpoint()
             try:
-                frame = await self._session.channel.receive()
+                frame = await self._guest.channel.receive()
                 if frame is None:
                     return
                 self._silent = False
@@ -284,12 +347,12 @@ class Program:
                 await self._act(dispatcher, frame)
             except WireError as error:
                 self._protocol_error = str(error)
-                logger.warning("sandbox %s: %s", self._session.sandbox.id, error)
+                logger.warning("sandbox %s: %s", self._guest.sandbox.id, error)
                 return
             except ChannelClosedError as error:
                 # The output until then stays valid.
                 self._lost = error
-                logger.warning("sandbox %s was lost: %s", self._session.sandbox.id, error)
+                logger.warning("sandbox %s was lost: %s", self._guest.sandbox.id, error)
                 return
 
     async def _act(self, dispatcher: Dispatcher, frame: GuestFrame) -> None:
@@ -297,13 +360,15 @@ class Program:
             case Call():
                 if self._collector.collecting:
                     raise WireError("a call after the program's end")
-                await dispatcher.accept(frame, self._session.channel.last_cost)
+                await dispatcher.accept(frame, self._guest.channel.last_cost)
             case Cancel():
                 dispatcher.cancel(frame.id)
             case Output() | Shown() | Progress() | State():
                 await self._collector.add(frame)
             case File():
-                self._begin_collecting()
+                if not self._collector.collecting:
+                    # The program's own time is over.
+                    self._limit.deadline = current_time() + COLLECT_SECONDS
                 await self._collector.add(frame)
             case Done():
                 if self._done is not None:
@@ -314,20 +379,15 @@ class Program:
             case Hello() | Pong():
                 raise WireError("a second hello frame, or an answer without a question")
 
-    def _begin_collecting(self) -> None:
-        """Start the files' own time limit: the program's is over."""
-        if not self._collector.collecting:
-            self._limit.deadline = current_time() + COLLECT_SECONDS
-
-    async def _facts(self, *, deadline_passed: bool) -> Facts:
+    async def _read_end(self, *, deadline_passed: bool) -> ProgramEnd:
         report = None
         clean = self._exited is not None and self._exited.signal is None
         if not clean and not deadline_passed:
             # The engine knows what the guest cannot report, such as an out-of-memory kill.
             with anyio.move_on_after(5.0):
                 try:
-                    await self._session.sandbox.kill()
-                    report = await self._session.sandbox.wait()
+                    await self._guest.sandbox.kill()
+                    report = await self._guest.sandbox.wait()
                 except SandboxError as error:
                     logger.debug("no exit report: %s", error)
                     if self._exited is None:
@@ -341,9 +401,9 @@ class Program:
             protocol_error=self._protocol_error,
             lost=str(self._lost or ""),
             lost_code=self._lost.code if isinstance(self._lost, SandboxLostError) else "",
-            diagnostics="" if clean else self._session.sandbox.diagnostics(),
+            diagnostics="" if clean else self._guest.sandbox.diagnostics(),
         )
-        return Facts(ending=ending, left=await self._collector.finish())
+        return ProgramEnd(ending=ending, collected=await self._collector.finish())
 
 
 SAVE_LIMITS = Limits(
@@ -361,7 +421,8 @@ async def save_state(
         task: What the guest reports instead of the state; see `bridge.guest.state.installed`.
     """
     limits = replace(SAVE_LIMITS, timeout=2 * SAVE_SECONDS) if task else SAVE_LIMITS
-    collector = Collector(limits, saves=True)
+    state = StateParts()
+    collector = Collector(limits, state=state)
     program = Program(guest, _refuse, limits, collector=collector, keeps=True)
     frame = Run(
         code="",
@@ -384,8 +445,6 @@ async def save_state(
         return None
     if ending.exited is None or not ending.exited.kept or ending.protocol_error or ending.lost:
         return None
-    state = collector.state
-    assert state is not None  # asked for above
     if ending.exited.timed_out:
         state.refuse(f"that took longer than {limits.timeout:g} s")
     elif ending.done is None or ending.done.outcome != "ok":

@@ -21,13 +21,11 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
-from bridge.gate.audit.log import utc_text
-from bridge.model import ApplyRequest, Json, RunRequest, RunResult
-from bridge.offload import estimated_size, offload
+from bridge.event_loop import estimated_size, offload, utc_text
+from bridge.model import ApplyRequest, Json, RunRequest, RunResult, owner_digest
 from bridge.private_files import make_directory
 from bridge.render.text import value_text
 from bridge.settings import Settings
-from bridge.store import owner_digest
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
 logger = logging.getLogger(__name__)
@@ -45,8 +43,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O
 class RunRecords:
     """The records of a state directory, which several bridges may share.
 
-    Args:
-        clear: Redacts this machine's secrets in a program and its names.
+    `clear` redacts this machine's secrets in a program and its names.
     """
 
     def __init__(self, settings: Settings, clear: Callable[[Json], Json] = lambda it: it) -> None:
@@ -61,7 +58,7 @@ class RunRecords:
         try:
             yield record
         except BaseException as error:
-            record.failed(error)
+            record.fail(error)
             raise
         finally:
             record.close()
@@ -116,11 +113,7 @@ class RunRecords:
 
 
 class RunRecord:
-    """The record of one running run.
-
-    Attributes:
-        is_kept: Whether its file was made.
-    """
+    """The record of one running run; `is_kept` if its file was made."""
 
     def __init__(self, records: RunRecords, request: RunRequest | ApplyRequest) -> None:
         self._records = records
@@ -136,8 +129,8 @@ class RunRecord:
             "run": request.run_id,
             "time": utc_text(now),
             "owner": request.owner,
+            "client": request.client,
         }
-        facts["client"] = request.client
         if isinstance(request, ApplyRequest):
             facts["plan"] = request.plan_id
         else:
@@ -145,9 +138,13 @@ class RunRecord:
             texts = {"name": request.name, "session": request.session, "program": request.code}
             facts |= await offload(request.code, lambda: records.clear(texts))
         name = f"{now * 1000:013.0f}.{request.run_id}.{owner_digest(request.owner)}.jsonl"
+        path = records.directory / name
         try:
-            make_directory(records.directory)
-            self._descriptor = os.open(records.directory / name, _NEW, 0o600)
+            try:
+                self._descriptor = os.open(path, _NEW, 0o600)
+            except FileNotFoundError:
+                make_directory(records.directory)
+                self._descriptor = os.open(path, _NEW, 0o600)
         except OSError as error:
             logger.warning("a run is not recorded: %s", error)
             return
@@ -155,7 +152,7 @@ class RunRecord:
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         self.is_kept = self._write(facts)
 
-    def ended(self, result: RunResult) -> RunResult:
+    def end(self, result: RunResult) -> RunResult:
         """Record how the run ended, and return its result, which names the record."""
         value = result.result_repr
         if result.has_result:
@@ -178,7 +175,7 @@ class RunRecord:
         )
         return replace(result, recorded=self.is_kept)
 
-    def failed(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         reason, text = "engine" if isinstance(error, Exception) else "cancelled", ""
         if isinstance(error, BridgeError):
             reason, text = error.code, _head(str(error))

@@ -17,32 +17,24 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from bridge.errors import LaunchError
+from bridge.event_loop import background_tasks
 from bridge.model import Json, Limits
 from bridge.private_files import in_use
-from bridge.runs.program import save_state
-from bridge.runs.ready_sandbox import ReadySandbox, open_guest
-from bridge.sandbox.backend import Backend, Bind, LaunchSpec
+from bridge.runs.program import ReadySandbox, open_guest, save_state
+from bridge.sandbox.backend import Backend, Bind, LaunchSpec, limits_for
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
-from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.sandbox.pool import Acquire, PoolReport, Reservation, WarmPool, acquire_nothing
-from bridge.sessions.state import MAX_STATE_BYTES
+from bridge.sessions.checkpoints import MAX_STATE_BYTES
 from bridge.settings import Settings
-from bridge.settings.time_zone import time_zone
-from bridge.tasks import background_tasks
+from bridge.settings.state import time_zone
 
 _DEFAULTS = Limits()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What is fixed when a sandbox starts: two runs with equal recipes can share a pool.
-
-    Attributes:
-        limits: The limits at the start. The timeout is the longest that a run may ask for, since
-            backends derive the limit on CPU time from it. Limits that are enforced later have
-            their defaults here.
-    """
+    """The limits and mounts of a sandbox at its start. A run can take a sandbox of its recipe."""
 
     limits: Limits
     binds: tuple[Bind, ...] = ()
@@ -50,9 +42,11 @@ class Recipe:
 
 def recipe_for(limits: Limits, binds: tuple[Bind, ...] = ()) -> Recipe:
     """Return the recipe for the sandbox of a run with these limits."""
+    # Limits that are enforced later have their defaults, so that more runs have equal recipes.
     later = ["output_bytes", "output_tokens", "result_bytes", "frame_bytes"]
     later += ["longest_timeout", "tool_calls", "concurrent_calls"]
     defaults = {name: getattr(_DEFAULTS, name) for name in later}
+    # Backends derive the limit on CPU time from the longest timeout that a run may ask for.
     timeout = max(limits.timeout, limits.longest_timeout)
     return Recipe(limits=replace(limits, **{**defaults, "timeout": timeout}), binds=binds)
 
@@ -114,7 +108,6 @@ class Sandboxes:
 
     @property
     def report(self) -> PoolReport:
-        """The counts of the warm pool."""
         return self._pool.report
 
     async def backend(self) -> Backend:
@@ -144,7 +137,6 @@ class Sandboxes:
 
         Args:
             fresh: Whether to start a new sandbox, because one that waited was dead.
-            binds: Directories of the host to mount.
             keep: Keeps the run's slot until the sandbox is gone.
         """
         directories = self._directories if limits.directories else ()
@@ -155,13 +147,7 @@ class Sandboxes:
     async def reserve_permanent(
         self, limits: Limits, *, binds: tuple[Bind, ...] = ()
     ) -> AsyncIterator[Reserved]:
-        """Reserve a sandbox for the runs of one session.
-
-        An idle engine is not stopped while the sandbox exists.
-
-        Raises:
-            SandboxError: No backend works.
-        """
+        """Reserve a sandbox for the runs of one session; its engine is in use until it ends."""
         # The kernel counts the CPU time of a session's process over all its runs.
         limits = replace(limits, longest_timeout=max(limits.longest_timeout, 24 * 3600.0))
         backend = await self.backend()
@@ -202,17 +188,24 @@ class Sandboxes:
     @asynccontextmanager
     async def _open_guest(self, recipe: Recipe) -> AsyncIterator[ReadySandbox]:
         backend = await self.backend()
-        await self._see_unmoved()
+        await self._check_directories()
         async with AsyncExitStack() as stack:
             for bind in recipe.binds:
                 if bind.executable:
                     # No bridge evicts a mounted directory.
                     stack.enter_context(in_use(Path(bind.source)))
+            spec = LaunchSpec(
+                run_id=uuid.uuid4().hex,
+                argv=BOOTSTRAP_ARGV,
+                env={**GUEST_ENVIRONMENT, "TZ": time_zone(self._settings.environ)},
+                limits=recipe.limits,
+                binds=recipe.binds,
+            )
             async with backend.in_use():
-                session = await stack.enter_async_context(open_guest(backend, self._launch(recipe)))
-            yield session
+                guest = await stack.enter_async_context(open_guest(backend, spec))
+            yield guest
 
-    async def _see_unmoved(self) -> None:
+    async def _check_directories(self) -> None:
         """Check that no offered directory has become a link since the settings were read.
 
         Engines follow links, so they would mount the link's target.
@@ -225,12 +218,3 @@ class Sandboxes:
                 remedy = "Put it back, or name the other in config.toml and start the bridge again."
                 # The message names no target: programs must not learn it.
                 raise LaunchError(message, remedy=remedy)
-
-    def _launch(self, recipe: Recipe) -> LaunchSpec:
-        return LaunchSpec(
-            run_id=uuid.uuid4().hex,
-            argv=BOOTSTRAP_ARGV,
-            env={**GUEST_ENVIRONMENT, "TZ": time_zone(self._settings.environ)},
-            limits=recipe.limits,
-            binds=recipe.binds,
-        )

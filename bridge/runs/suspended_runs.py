@@ -1,4 +1,4 @@
-"""Runs that outlive the request that started them.
+"""Every run of `run_python`, in a task that may outlive the request that started the run.
 
 A run continues in a task of the engine while its client has no open request: the client answers a
 question, or polls for the result. A secret or the run's id finds the run. The number of waiting
@@ -20,8 +20,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import CannotAskError, InvalidRequestError
+from bridge.event_loop import background_tasks
 from bridge.model import Json, RunResult
-from bridge.tasks import background_tasks
 from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,6 @@ class SuspendedRun:
     """One run. Made by `SuspendedRuns.start`.
 
     Attributes:
-        run_id: The run's id, which cannot be guessed.
         client: A value that the starter stores with the run.
         over: Set when the run has ended completely.
         followers: The number of requests that wait for the run.
@@ -158,12 +157,11 @@ class SuspendedRuns:
         client: object,
         work: Callable[[SuspendedRun], Awaitable[RunResult]],
     ) -> SuspendedRun:
-        """Start a run.
+        """Start a run. `work` raises nothing.
 
         Args:
             owner: The only caller that may return for it.
             request: The request that a returning client must repeat.
-            work: The run itself; it raises nothing.
         """
         run = SuspendedRun(owner, request, client)
         self._live.add(run)
@@ -173,12 +171,9 @@ class SuspendedRuns:
     async def follow(
         self, run: SuspendedRun, *, patience: float = math.inf
     ) -> RunResult | Waiting | str:
-        """Return the run's result, its questions, or its id if `patience` is over.
+        """Return the run's result, its questions, or its id after `patience` seconds.
 
         Cancelling this cancels the run, unless another request follows it.
-
-        Args:
-            patience: Seconds after which the run continues without a request.
         """
         run.scope.deadline = math.inf
         run.followers += 1
@@ -205,7 +200,11 @@ class SuspendedRuns:
         if run.result is not None:
             run.collected.set()
             return run.result
-        return self._suspend(run)
+        secret = self._prefix + secrets.token_hex(32)
+        self._keep(run, secret)
+        for question in run.questions.values():
+            question.shown = True
+        return Waiting(secret=secret, questions=dict(run.questions))
 
     def task(self, secret: str, owner: Hashable) -> SuspendedRun:
         """Return the run of an id, with or without prefix, and extend its time."""
@@ -255,11 +254,7 @@ class SuspendedRuns:
         return run
 
     def check_room(self, run: SuspendedRun) -> None:
-        """Check that one more run may wait for its client; finished runs make room.
-
-        Raises:
-            CannotAskError: Too many runs wait.
-        """
+        """Check that one more run may wait for its client; finished runs make room."""
         others = {other for other in self._live if other.questions} | {*self._waiting.values()}
         asking = {other for other in self._live if other.questions}
         if len(asking - {run}) >= self._asking or not self._make_room(len(others - {run})):
@@ -289,16 +284,9 @@ class SuspendedRuns:
                 continue
             await run.changed.wait()
 
-    def _keep(self, run: SuspendedRun, secret: str) -> str:
+    def _keep(self, run: SuspendedRun, secret: str) -> None:
         self._waiting[secret] = run
         run.scope.deadline = anyio.current_time() + WAIT_SECONDS
-        return secret
-
-    def _suspend(self, run: SuspendedRun) -> Waiting:
-        secret = self._keep(run, self._prefix + secrets.token_hex(32))
-        for question in run.questions.values():
-            question.shown = True
-        return Waiting(secret=secret, questions=dict(run.questions))
 
     async def _own(
         self, run: SuspendedRun, work: Callable[[SuspendedRun], Awaitable[RunResult]]

@@ -1,38 +1,52 @@
-"""The Protocols between runs and whatever executes code, and the values that cross them.
+"""The Protocols between runs and the backends that execute code, and the values they exchange.
 
-A backend starts one process in isolation, a program's guest or a command of `run_command`, and
-exposes its stdin and stdout as byte streams. `tests/contract` runs one suite on every backend.
+A backend starts one isolated process: a program's guest, or a command of `run_command`. The
+process's stdin and stdout are byte streams. `tests/contract` runs one suite on every backend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import pwd
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import anyio.lowlevel
 
-from bridge.errors import SandboxError
+from bridge.errors import LaunchError, SandboxError
 from bridge.model import MEBIBYTE, Isolation, Limits
-from bridge.sandbox.contents import Contents
+from bridge.settings import Settings
 
-_SIGNAL_BASE = 128  # Engines report death by signal n as exit status 128 + n, as shells do.
+WORKSPACE, TMP, SHM = "/workspace", "/tmp", "/dev/shm"  # The writable directories, in memory.
+
+HOME = "/home/sandbox"  # A command's home: read-only, and empty but for `CommandSpec.files`.
+
+HOSTNAME = "sandbox"  # The host name inside. The host's name and container ids stay private.
+
+SHM_BYTES = 16 * MEBIBYTE  # For multiprocessing's locks; counts towards the memory limit.
+
+TMPFS_INODES = 16_384  # Most files of each writable mount: small files cost kernel memory.
+
+PENDING_SIGNALS = 1024  # Timers and queued signals. The kernel also counts them for the host user.
+
+NOBODY_ID = 65534  # A user and a group that own nothing anywhere.
+
+READ_ONLY = "read-only:"  # Start of the layer of a read-only directory; its path inside follows.
+
+SIGNAL_BASE = 128  # Engines report death by signal n as exit status 128 + n, as shells do.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bind:
-    """A host directory or file, and its path inside the sandbox.
-
-    Attributes:
-        executable: Whether code may be loaded from it, as packages with native parts need.
-    """
+    """A host directory or file that is mounted at a path inside the sandbox."""
 
     source: str
     inside: str
     writable: bool = False
+    # Whether code may be loaded from it. Packages with native parts need this.
     executable: bool = False
 
     @property
@@ -40,28 +54,62 @@ class Bind:
         return not Path(self.source).is_dir()
 
 
-WORKSPACE, TMP, SHM = "/workspace", "/tmp", "/dev/shm"
-"""The writable directories inside, in memory."""
+@dataclass
+class LayerReport:
+    """The layers of a sandbox, and what is weaker, as a backend adds them."""
 
-HOSTNAME = "sandbox"
-"""The host name inside, so that a guest sees neither the host's name nor a container's id."""
+    layers: list[str]
+    weaker: list[str] = field(default_factory=list)
 
-SHM_BYTES = 16 * MEBIBYTE
-"""For /dev/shm, which multiprocessing's locks need; counts towards the memory limit."""
+    def add(self, layer: str, in_force: object, otherwise: str = "") -> None:
+        """Add a layer if it is in force, or else the weakness, if there is a text."""
+        if in_force:
+            self.layers.append(layer)
+        elif otherwise:
+            self.weaker.append(otherwise)
 
-TMPFS_INODES = 16_384
-"""Most files and directories of each writable mount: small files cost kernel memory."""
+    def add_binds(self, binds: Iterable[Bind]) -> None:
+        for bind in binds:
+            name = bind.inside.rpartition("/")[2]
+            writable = f"directory {name}: the host's own, writable at {bind.inside}"
+            self.add(f"{READ_ONLY}{bind.inside}", not bind.writable, writable)
 
-PENDING_SIGNALS = 1024
-"""Timers and queued signals. Those of a namespace count to its user outside as well."""
+    def isolation(self, backend: str, **more: Any) -> Isolation:
+        layers, weaker = tuple(self.layers), tuple(self.weaker)
+        return Isolation(backend=backend, layers=layers, weaker=weaker, **more)
 
-HOME = "/home/sandbox"
-"""A command's home directory. Read-only and empty, but for `CommandSpec.files`."""
+
+def has_user_directories(binds: Iterable[Bind]) -> bool:
+    """Return whether a bind is the user's directory, which other users may be unable to read."""
+    return any(not bind.executable for bind in binds)
+
+
+def reject_binds(backend: str, binds: Iterable[Bind]) -> None:
+    """Reject host directories for a backend that cannot mount them."""
+    paths = [bind.inside for bind in binds]
+    if paths:
+        message = f"{backend} has no mounts, so it cannot show programs {', '.join(paths)}."
+        remedy = (
+            "Set MCP_BRIDGE_RUNTIME to bubblewrap, podman or docker; or do without packages, and "
+            "without [directories]."
+        )
+        raise LaunchError(message, remedy=remedy)
+
+
+def group_of(uid: int) -> int:
+    """Return a user's primary group, or `NOBODY_ID` instead of root's. Blocks.
+
+    A directory's group is not used: it may give access to more than the directory.
+    """
+    try:
+        return pwd.getpwuid(uid).pw_gid or NOBODY_ID
+    except KeyError:
+        return NOBODY_ID
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostFile:
-    """A file that a command gets as a copy, or read-only where copies cannot be made."""
+    """A file that a command gets as a copy, or read-only where copies are impossible."""
 
     source: str
     inside: str
@@ -70,86 +118,95 @@ class HostFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Executable:
-    """A host program that may be executed, and the least it needs to start.
-
-    Attributes:
-        executes: The files that the kernel executes for it: itself, its interpreter, their loader.
-        needs: Directories and files that those read.
-        links: Symbolic links on the way to them: target, and the link's own path.
-    """
+    """A host program that a command may execute, with the files it needs to start."""
 
     name: str
     file: str
+    # The files that the kernel executes for it: itself, its interpreter, their loader.
     executes: tuple[str, ...]
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # Directories and files that `executes` read.
+    # Symbolic links on the way to them: target, and the link's own path.
     links: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandSpec:
-    """What differs for one of the user's commands, compared with a program.
+    """The part of a `LaunchSpec` that only a user's command has.
 
-    Of the host's files it sees only what it is granted (`LaunchSpec.binds`); stdout and stderr are
-    both passed on, and its stdin ends.
-
-    Attributes:
-        cpu_seconds, file_bytes: Limits of each process, and of each file it writes.
-        on_error: Called with what is written to stderr, during `receive`.
-        file: The executable on the host, links resolved; empty in a container, where the first
-            word of the command is looked up in the image.
-        writable: Directories inside that are in memory, empty at the start.
-        executables: All that may be executed; empty in a container.
-        network: Whether it has the host's network, or the engine's default one.
-        image: The container image; empty outside of containers.
+    A command sees no host files but `LaunchSpec.binds` and its own files. The bridge passes on
+    both its stdout and its stderr.
     """
 
     cwd: str
-    cpu_seconds: int
-    file_bytes: int
+    cpu_seconds: int  # A limit of each process.
+    file_bytes: int  # A limit of each file that a process writes.
+    # Called with the command's stderr, during `receive`.
     on_error: Callable[[bytes], None] = field(default=lambda _: None, compare=False, repr=False)
+    # The executable on the host, links resolved. Empty in a container, whose image resolves the
+    # first word of the command.
     file: str = ""
     files: tuple[HostFile, ...] = ()
-    writable: tuple[str, ...] = ()
-    executables: tuple[Executable, ...] = ()
-    network: bool = False
-    image: str = ""
+    writable: tuple[str, ...] = ()  # Directories inside that are in memory and empty at the start.
+    executables: tuple[Executable, ...] = ()  # All that it may execute; empty in a container.
+    network: bool = False  # Whether it has the host's network, or the engine's default one.
+    image: str = ""  # The container image; empty outside of containers.
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
-    """What to start.
+    """One process to start in a sandbox."""
 
-    Attributes:
-        run_id: Unique; becomes part of the sandbox's name.
-        argv: The command, its first word looked up inside the sandbox ("python3").
-        env: The whole environment of the process; nothing is inherited.
-        binds: Host directories to mount; chosen by the configuration only, never by a program or
-            a client.
-        command: Set for one of the user's commands; None for a program.
-    """
-
-    run_id: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
+    run_id: str  # Unique; becomes part of the sandbox's name.
+    argv: tuple[str, ...]  # The command. Its first word is resolved inside the sandbox ("python3").
+    env: Mapping[str, str]  # The whole environment of the process, which inherits nothing.
     limits: Limits
+    # Chosen by the configuration only, never by a program or a client.
     binds: tuple[Bind, ...] = ()
-    command: CommandSpec | None = None
+    command: CommandSpec | None = None  # None for a program.
+
+
+def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
+    """Return the limits of a run that asks for `timeout` seconds."""
+    return Limits(
+        timeout=min(timeout or settings.timeout, settings.max_timeout),
+        longest_timeout=settings.max_timeout,
+        memory_bytes=settings.memory,
+        pids=settings.pids,
+        cpus=settings.cpus,
+        tmp_bytes=max(min(Limits.tmp_bytes, settings.memory // 4), settings.memory // 8),
+        workspace_bytes=settings.memory // 4,
+        # Both streams and the files must fit into a run's artifact limit. The beginning and the
+        # end of an output that a result shows take 256 KiB.
+        output_bytes=max(min(Limits.output_bytes, settings.artifact_run_bytes // 3), 256 * 1024),
+        output_tokens=settings.output_tokens,
+        out_bytes=settings.artifact_run_bytes,
+        shown_bytes=settings.shown_bytes,
+        directories=bool(settings.offered_directories),
+    )
+
+
+def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:
+    """Return the limits that the guest must set, because the backend does not."""
+    wanted: dict[str, int] = {}
+    if not {"memory-limit", "memory-watch"} & set(isolation.layers):
+        wanted["data_bytes"] = limits.memory_bytes
+    if "pids-limit" not in isolation.layers:
+        # The kernel counts processes per user id, which several sandboxes share.
+        wanted["processes"] = limits.pids * 4
+    if "ulimits" not in isolation.layers:
+        wanted["open_files"] = limits.open_files
+    return wanted
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExitReport:
-    """How a sandbox's first process ended, as the backend reports it.
+    """How a sandbox's first process ended, as the backend reports it."""
 
-    Attributes:
-        exit_code: None when killed by a signal or unknown.
-        oom_killed: Whether the kernel killed anything in the sandbox for memory; None if unknown.
-        detail: The engine's own message, for errors.
-    """
-
-    exit_code: int | None = None
+    exit_code: int | None = None  # None if a signal killed the process, or if the code is unknown.
     signal: int | None = None
+    # Whether the kernel killed a process of the sandbox for memory; None if unknown.
     oom_killed: bool | None = None
-    detail: str = ""
+    detail: str = ""  # The engine's own message, for errors.
 
 
 def code_and_signal(status: int) -> tuple[int | None, int | None]:
@@ -158,27 +215,30 @@ def code_and_signal(status: int) -> tuple[int | None, int | None]:
     Exit status 128 + n is indistinguishable from death by signal n.
     """
     try:
-        return None, int(Signals(status - _SIGNAL_BASE))
+        return None, int(Signals(status - SIGNAL_BASE))
     except ValueError:
         return status, None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe:
-    """Whether a backend works here, determined by running something in it.
+class Contents:
+    """The Python and the packages that programs find."""
 
-    Attributes:
-        ok: It started a process, exchanged data with it and removed it.
-        error_code: Code of the `BridgeError` that stopped it; empty when ok.
-        details: Further facts for `doctor`, name to text.
-    """
+    python: str = ""  # The version, such as "3.11"; empty if unknown.
+    packages: tuple[tuple[str, str], ...] = ()  # Names and versions, the best known first.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Whether a backend works here, found by running a program in it."""
 
     backend: str
-    ok: bool
+    ok: bool  # It started a process, exchanged data with it and removed it.
     summary: str
-    error_code: str = ""
+    error_code: str = ""  # Code of the `BridgeError` that stopped it; empty when ok.
     remedy: str = ""
     isolation: Isolation | None = None
+    # Further facts for `doctor`, name to text.
     details: Mapping[str, str] = field(default_factory=dict)
     contents: Contents = Contents()
 
@@ -188,7 +248,7 @@ class Sandbox(Protocol):
 
     @property
     def id(self) -> str:
-        """The engine's identifier of it, for logs."""
+        """The engine's identifier of the sandbox, for logs."""
         ...
 
     @property
@@ -207,13 +267,11 @@ class Sandbox(Protocol):
         ...
 
     async def end_output(self) -> None:
-        """Close this end of stdout: writers get SIGPIPE, or are killed where that is impossible."""
+        """Close this end of stdout. Writers get SIGPIPE; if that is impossible, kill them."""
         ...
 
     async def receive(self) -> bytes:
-        """Return the next bytes of the process's stdout; empty at its end.
-
-        For a command, empty only when its stderr has ended as well.
+        """Return the next bytes of stdout; empty at its end, which for a command is stderr's too.
 
         Raises:
             ChannelClosedError: The engine broke the stream.
@@ -225,14 +283,11 @@ class Sandbox(Protocol):
         ...
 
     async def kill(self) -> None:
-        """End every process in the sandbox now. Harmless when it has ended."""
+        """End every process in the sandbox now. Harmless if it has ended."""
         ...
 
     async def wait(self) -> ExitReport:
-        """Wait until the process has ended and report how.
-
-        Not bounded here; callers kill first or set a deadline.
-        """
+        """Wait without a limit until the process has ended; report how."""
         ...
 
 
@@ -241,14 +296,14 @@ class DistantSandbox(Protocol):
     """A sandbox on another machine, which can fall silent without an end of its stream."""
 
     async def why_lost(self, silence: str) -> SandboxError:
-        """Return the error of its loss, by what can be found out of it."""
+        """Find the cause of `silence` and return its error."""
         ...
 
 
 class Backend(Protocol):
     """Runs processes in isolation. Enter it before use.
 
-    By default it has no engine that can stop or end.
+    A backend without an engine keeps the defaults of `in_use`, `tend` and `problem`.
     """
 
     async def __aenter__(self) -> Self:
@@ -258,19 +313,17 @@ class Backend(Protocol):
         await self.aclose()
 
     @property
-    def name(self) -> str:
-        """ "podman", "docker", ..."""
-        ...
+    def name(self) -> str: ...
 
     async def probe(self) -> Probe:
-        """Run something and report; raises nothing for a backend that does not work."""
+        """Run a program and report. A backend that does not work raises nothing."""
         ...
 
     def launch(self, spec: LaunchSpec) -> AbstractAsyncContextManager[Sandbox]:
         """Start a sandbox; leaving the context always destroys it and all its processes and data.
 
         Raises:
-            SandboxError: On entering, when it cannot be started.
+            SandboxError: On entering, if the sandbox cannot start.
         """
         ...
 
@@ -282,14 +335,14 @@ class Backend(Protocol):
         """Stop what the backend holds open once it is idle; return when nothing is left to stop.
 
         Args:
-            drain: Destroys the waiting sandboxes; called before their engine is stopped.
+            drain: Destroys the waiting sandboxes. Called before their engine is stopped.
         """
         await anyio.lowlevel.checkpoint()
 
     async def problem(self) -> str:
-        """Return why no sandbox could be started now, as far as a look shows; empty if one could.
+        """Return why no sandbox can start now; empty if a quick look, in bounded time, finds none.
 
-        Bounded, and cheap enough for every few seconds.
+        The bridge calls this every few seconds.
         """
         return ""
 

@@ -140,11 +140,7 @@ BOOTSTRAP_ARGV: tuple[str, ...] = (*INTERPRETER, LOADER)
 
 
 def write_guest_tree(directory: Path) -> Path:
-    """Write the guest's sources below `directory`, for an image to compile and contain.
-
-    Returns:
-        The directory named after the digest; its `bridge/guest` holds the modules.
-    """
+    """Write the guest's sources below `directory`; return their directory, named by the digest."""
     root = directory / guest_digest()
     packages = {_PACKAGE, *(f"{_PACKAGE}.{name}" for name in SUBPACKAGES)}
     for name, source in guest_modules().items():

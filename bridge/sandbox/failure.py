@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from bridge.errors import SandboxLostError
 from bridge.guest.protocol.wire import Done, Exited
 from bridge.model import Limits, Reason, Status
-from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.backend import SIGNAL_BASE, ExitReport
 
 RAISED = "The program raised "
 """Start of an exception's summary; its type and the first line of its message follow."""
@@ -29,24 +29,17 @@ _HINTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """The facts about a run's end.
+    """The facts about a run's end."""
 
-    Attributes:
-        done, exited: The guest's last frames, if they arrived.
-        deadline_passed: The host's deadline passed and it killed the sandbox.
-        ran_longest: The run took the longest allowed time, its calls included.
-        lost: The error of the engine or its connection, if one broke.
-        lost_code: That error's code, if it is more specific than a lost sandbox.
-    """
-
+    # The guest's last frames, if they arrived.
     done: Done | None = None
     exited: Exited | None = None
     report: ExitReport | None = None
-    deadline_passed: bool = False
-    ran_longest: bool = False
+    deadline_passed: bool = False  # The host's deadline passed and it killed the sandbox.
+    ran_longest: bool = False  # The run took the longest allowed time, its calls included.
     protocol_error: str = ""
-    lost: str = ""
-    lost_code: str = ""
+    lost: str = ""  # The error of the engine or its connection, if one broke.
+    lost_code: str = ""  # That error's code, if it is more specific than a lost sandbox.
     diagnostics: str = ""
 
 
@@ -60,9 +53,6 @@ class Verdict:
     exit_code: int | None = None
     error: str = ""
     code: str = ""
-
-
-_SIGNAL_BASE = 128  # What a shell adds to the number of the signal that ended a program.
 
 
 def classify(ending: Ending, limits: Limits) -> Verdict:
@@ -83,8 +73,12 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
     if ending.protocol_error:
         return _crash(f"The sandbox broke its protocol: {ending.protocol_error}", ending)
     if _out_of_memory(ending):
-        code = None if exited is None or exited.signal is None else _SIGNAL_BASE + exited.signal
-        return _oom(limits, done.error if done is not None else "", code)
+        code = None if exited is None or exited.signal is None else SIGNAL_BASE + exited.signal
+        megabytes = limits.memory_bytes // (1024 * 1024)
+        message = f"The program ran out of memory (limit {megabytes} MiB, files in /tmp included)."
+        error = f"{done.error if done is not None else ''}\n{message}".strip()
+        error += " Work on less data at a time."
+        return Verdict("error", "oom", message, code, error)
     if done is not None and done.outcome == "exception":
         lines = [line for line in done.error.splitlines() if not line.startswith("Hint: ")]
         # A message may have more lines; those of code are indented.
@@ -96,12 +90,17 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
     if code is not None:
         if done is not None and code == 0:
             return Verdict("success", None, "Success.", exit_code=0)
-        return _exit(code, finished=done is not None, error=done.error if done is not None else "")
+        if done is not None:
+            # The program has reported the reason itself, if there is one.
+            summary = f"The program exited with status {code}."
+            return Verdict("error", "exit", summary, code, done.error)
+        message = f"The program ended abruptly with status {code}, before it was through."
+        return Verdict("error", "exit", message, code, message)
     if exited is not None and exited.signal is not None:
         names = (known.name for known in signals.Signals if known == exited.signal)
         name = next(names, f"signal {exited.signal}")
         hint = f" ({_HINTS[name]})" if name in _HINTS else ""
-        code = _SIGNAL_BASE + exited.signal
+        code = SIGNAL_BASE + exited.signal
         return _crash(f"The program was killed by {name}{hint}.", ending, code)
     message = "The sandbox ended before the program did."
     if ending.report is not None and ending.report.signal == signals.SIGKILL:
@@ -138,23 +137,6 @@ def _out_of_memory(ending: Ending) -> bool:
         return False
     seen = exited is not None and exited.oom_kills > 0
     return seen or (report is not None and report.oom_killed is True)
-
-
-def _oom(limits: Limits, error: str, code: int | None) -> Verdict:
-    megabytes = limits.memory_bytes // (1024 * 1024)
-    message = f"The program ran out of memory (limit {megabytes} MiB, files in /tmp included)."
-    error = f"{error}\n{message}".strip() + " Work on less data at a time."
-    return Verdict("error", "oom", message, code, error)
-
-
-def _exit(code: int, *, finished: bool, error: str) -> Verdict:
-    if finished:
-        # The program has reported the reason itself, if there is one.
-        summary = f"The program exited with status {code}."
-    else:
-        summary = f"The program ended abruptly with status {code}, before it was through."
-        error = error or summary
-    return Verdict("error", "exit", summary, code, error)
 
 
 def _crash(message: str, ending: Ending, code: int | None = None) -> Verdict:

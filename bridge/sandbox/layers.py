@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from bridge.errors import LaunchError, SandboxError
-from bridge.model import HostKernel, Isolation, Limits
-from bridge.sandbox.backend import TMP
-from bridge.sandbox.binds import READ_ONLY
+from bridge.model import HostKernel, Isolation
+from bridge.sandbox.backend import READ_ONLY, TMP
 
 OWN_KERNEL = "own-kernel"  # The layer's name.
 
@@ -61,7 +60,7 @@ def this_kernel() -> HostKernel:
 Check = Callable[[Mapping[str, Any]], bool | None]
 """Returns whether a layer holds; None if the facts do not show it."""
 
-_ABOUT_THE_HOSTS_KERNEL = ("user-namespace", "private-ipc", "apparmor", "selinux")
+_OF_THE_HOSTS_KERNEL = ("user-namespace", "private-ipc", "apparmor", "selinux")
 """Layers of the host's kernel, invisible to a guest with a kernel of its own."""
 
 
@@ -118,14 +117,6 @@ def _check_masks(facts: Mapping[str, Any]) -> bool | None:
 def _check_noexec(mounts: Mapping[str, Any]) -> bool | None:
     found = [isinstance(mount, dict) and bool(mount.get("noexec")) for mount in mounts.values()]
     return all(found) if found else None
-
-
-def _read_only(place: str) -> Check:
-    def holds(found: Mapping[str, Any]) -> bool:
-        mount = found.get(place)
-        return isinstance(mount, dict) and mount.get("read_only") is True
-
-    return _check_fact("binds", dict, holds)
 
 
 def _check_bounds(found: Mapping[str, Any]) -> bool | None:
@@ -220,10 +211,14 @@ def common(isolations: Sequence[Isolation]) -> Isolation:
 def _look(layer: str, isolation: Isolation, facts: Mapping[str, Any]) -> Iterable[bool | None]:
     if layer == OWN_KERNEL:
         return [own_kernel(facts, isolation.host_kernel or HostKernel())]
-    if layer in _ABOUT_THE_HOSTS_KERNEL and OWN_KERNEL in isolation.layers:
+    if layer in _OF_THE_HOSTS_KERNEL and OWN_KERNEL in isolation.layers:
         return []
     if layer.startswith(READ_ONLY):
-        return [_read_only(layer.removeprefix(READ_ONLY))(facts)]
+        binds = facts.get("binds")
+        if not isinstance(binds, dict):
+            return [None]
+        mount = binds.get(layer.removeprefix(READ_ONLY))
+        return [isinstance(mount, dict) and mount.get("read_only") is True]
     return [check(facts) for check in _CHECKS.get(layer, ())]
 
 
@@ -237,19 +232,6 @@ def of_command(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
     return verify_isolation(isolation, seen)
 
 
-def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:
-    """Return the limits that the guest must set, because the backend does not."""
-    wanted: dict[str, int] = {}
-    if not {"memory-limit", "memory-watch"} & set(isolation.layers):
-        wanted["data_bytes"] = limits.memory_bytes
-    if "pids-limit" not in isolation.layers:
-        # The kernel counts them per user id, which several sandboxes share.
-        wanted["processes"] = limits.pids * 4
-    if "ulimits" not in isolation.layers:
-        wanted["open_files"] = limits.open_files
-    return wanted
-
-
 MANDATORY = (
     "no-network", "read-only-root", "no-capabilities", "no-new-privileges", "unprivileged-user",
     "seccomp", "own-seccomp", "landlock", "seatbelt", "network-calls-refused",
@@ -259,12 +241,9 @@ MANDATORY = (
 
 
 def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> None:
-    """Reject a sandbox if the facts contradict a mandatory layer.
+    """Raise SandboxError if the facts contradict a mandatory layer.
 
-    Facts must also confirm a kernel of the sandbox's own if the OCI runtime promises one.
-
-    Raises:
-        SandboxError: A layer is contradicted, or the kernel is not confirmed.
+    If the OCI runtime promises a kernel of the sandbox's own, the facts must confirm it.
     """
     if OWN_KERNEL in isolation.layers and True not in _look(OWN_KERNEL, isolation, facts):
         named = isolation.oci_runtime

@@ -31,27 +31,20 @@ _START_FIELD = 22  # `starttime` in /proc/<pid>/stat, counted from 1 as proc(5) 
 
 @dataclass(frozen=True)
 class Owner:
-    """A bridge process, distinct from all others, past and future.
-
-    Attributes:
-        start: Its start time, as the kernel prints it.
-        namespace: The number of its pid namespace; empty where there are none.
-        host: A digest, so that labels contain no host name.
-    """
+    """A bridge process, distinct from all others, past and future."""
 
     pid: int
-    start: str
-    namespace: str
+    start: str  # Its start time, as the kernel prints it.
+    namespace: str  # The number of its pid namespace; empty on systems without them.
     boot: str
-    host: str
+    host: str  # A digest of the host's name and id, since labels are visible to others.
 
     def __str__(self) -> str:
-        """Return the owner as one word, for labels and file names."""
         return "_".join((str(self.pid), self.start, self.namespace, self.boot, self.host))
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
-        """Parse an owner's word; None if it is not one."""
+        """Parse the text of an owner; None for other text."""
         pid, *others = text.split("_")
         return cls(int(pid), *others) if pid.isdecimal() and len(others) == 4 else None
 
@@ -128,10 +121,7 @@ def _run(*argv: str) -> str:
 
 
 async def reap_leftovers(backend: Backend) -> None:
-    """Remove the leftovers of dead bridges from a backend; log a failure.
-
-    New sandboxes do not depend on it, and the next bridge tries again.
-    """
+    """Remove the leftovers of dead bridges; log a failure, after which the next bridge tries."""
     try:
         await backend.reap()
     except SandboxError as error:

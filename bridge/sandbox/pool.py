@@ -1,7 +1,7 @@
-"""The warm pool: sandboxes started ahead of time, each used once.
+"""The warm pool of sandboxes started ahead of time, and the queue of the runs that use them.
 
-Each has an owner task that enters and leaves its context, because a context with cancel scopes may
-not be left by another task. Pure functions decide how many wait and when the next one starts.
+Each sandbox serves one run. An owner task enters and leaves its context, because another task may
+not leave a context with cancel scopes. Pure functions decide how many wait and when one starts.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, zip_longest
+from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+
+from bridge.errors import BridgeError
 
 SETTLE_SECONDS = 0.025
 """Quiet time before the pool starts or destroys a sandbox, so that runs do not compete with it."""
 
 
 def target_size(claims: Sequence[float], now: float, *, most: int, start_seconds: float) -> int:
-    """Return how many sandboxes should wait: the pool's target size.
+    """Return how many sandboxes should wait, from the ascending times of `claims` in seconds.
 
     An order-up-to (base-stock) policy (Zipkin, Foundations of Inventory Management, 2000, chapter
-    6): the stock covers the demand of one lead time, here the largest seen lately.
-
-    Args:
-        claims: When runs asked for a sandbox, in seconds, ascending.
+    6): the stock covers the largest recent demand of one lead time.
     """
     # An idle client costs nothing after ten minutes.
     if not claims or now - claims[-1] >= 600.0:
@@ -50,7 +51,7 @@ def target_size(claims: Sequence[float], now: float, *, most: int, start_seconds
 
 
 class PoolDecision(NamedTuple):
-    """The numbers of sandboxes to start and destroy now, and seconds until the next decision."""
+    """How many sandboxes to start and destroy now, and seconds until the next decision."""
 
     start: int = 0
     drop: int = 0
@@ -69,11 +70,9 @@ def decide(
 ) -> PoolDecision:
     """Return what to start or destroy, without starving running programs.
 
-    Nothing is started ahead of time while a run waits for a start.
+    Nothing starts ahead of time while a run waits for a start (`awaited`).
 
     Args:
-        wanted: Target number of waiting sandboxes.
-        awaited: Number of runs that wait for a start.
         quiet: Seconds since a run began, got its sandbox or ended.
     """
     drop = max(0, waiting - wanted)
@@ -90,7 +89,7 @@ def decide(
 
 
 class PoolReport(NamedTuple):
-    """A pool's counts; of claims, of waiting ones that died, and of starts ahead that failed."""
+    """A pool's counts: its sandboxes now, claims by warmth, deaths and failed starts ahead."""
 
     most: int
     wanted: int
@@ -117,7 +116,7 @@ def acquire_nothing() -> Callable[[], None]:
 
 
 @dataclass(eq=False)
-class _Slot(Generic[K, T]):
+class _Resource(Generic[K, T]):
     """One resource, and the signals between its owner task and its claimer."""
 
     key: K
@@ -129,11 +128,11 @@ class _Slot(Generic[K, T]):
     gone: anyio.Event = field(default_factory=anyio.Event)
     life: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     idling: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    let_go: Callable[[], None] = field(default_factory=acquire_nothing)
+    on_gone: Callable[[], None] = field(default_factory=acquire_nothing)
 
     @property
     def state(self) -> Literal["starting", "waiting", "awaited", "running", "ending"]:
-        """Whether it is free (starting, or waiting), and what it does once it is claimed."""
+        """Unclaimed resources are starting or waiting; claimed ones awaited, running or ending."""
         if self.released.is_set():
             return "ending"
         if self.claimed:
@@ -144,39 +143,41 @@ class _Slot(Generic[K, T]):
 class Reservation(Generic[T]):
     """A claimed resource, until the reservation ends."""
 
-    def __init__(self, slot: _Slot[K, T], start: Callable[[], _Slot[K, T]], *, ahead: bool) -> None:
-        self._slot = slot
+    def __init__(
+        self, resource: _Resource[K, T], start: Callable[[], _Resource[K, T]], *, ahead: bool
+    ) -> None:
+        self._resource = resource
         self._start = start
         self._ahead = ahead
 
     async def get(self) -> T:
         """Return the resource once it is ready."""
-        await self._slot.handed_over.wait()
-        if self._slot.error is not None and self._ahead:
+        await self._resource.handed_over.wait()
+        if self._resource.error is not None and self._ahead:
             # The cause may be gone, so start one for the claim.
             self._ahead = False
-            self._slot = self._start()
-            await self._slot.handed_over.wait()
-        if self._slot.error is not None:
-            raise self._slot.error
-        if self._slot.value is None:
+            self._resource = self._start()
+            await self._resource.handed_over.wait()
+        if self._resource.error is not None:
+            raise self._resource.error
+        if self._resource.value is None:
             raise RuntimeError("the pool was closed")
-        return self._slot.value
+        return self._resource.value
 
-    def release(self, let_go: Callable[[], None]) -> None:
-        """Return it; its owner task destroys it, and then calls `let_go`."""
-        if self._slot.gone.is_set():
-            let_go()
-        self._slot.let_go = let_go
-        self._slot.released.set()
-        if not self._slot.handed_over.is_set():
-            self._slot.life.cancel()
+    def release(self, on_gone: Callable[[], None]) -> None:
+        """Return it; its owner task destroys it, and then calls `on_gone`."""
+        if self._resource.gone.is_set():
+            on_gone()
+        self._resource.on_gone = on_gone
+        self._resource.released.set()
+        if not self._resource.handed_over.is_set():
+            self._resource.life.cancel()
 
 
 class WarmPool(Generic[K, T]):
     """Keeps resources ready, as many as recent demand requires; with 0 it opens each on demand.
 
-    Nothing is opened before the first claim: a bridge that is never used starts no sandbox. Waiting
+    It opens nothing before the first claim, so an unused bridge starts no sandbox. Waiting
     resources have the key of the last claim and serve only claims with that key.
 
     Args:
@@ -195,7 +196,7 @@ class WarmPool(Generic[K, T]):
         self._most = most
         self._wait_dead = wait_dead
         self._cores = cores or os.cpu_count() or 1
-        self._all: list[_Slot[K, T]] = []  # The oldest first.
+        self._all: list[_Resource[K, T]] = []  # The oldest first.
         self._tasks: TaskGroup | None = None
         self._key: K | None = None
         self._claims: deque[float] = deque(maxlen=64)  # more than the size of any pool
@@ -208,7 +209,7 @@ class WarmPool(Generic[K, T]):
 
     @property
     def alive(self) -> int:
-        """Resources that exist or are being opened or destroyed."""
+        """The number of resources that exist or are being opened or destroyed."""
         return len(self._all)
 
     @property
@@ -241,19 +242,17 @@ class WarmPool(Generic[K, T]):
     async def reserve(
         self, key: K, *, fresh: bool = False, keep: Acquire = acquire_nothing
     ) -> AsyncIterator[Reservation[T]]:
-        """Claim a resource, starting one if none is ready; leaving destroys it.
-
-        Entering does not wait, so that the caller can do other work while it starts.
+        """Claim a resource without waiting, starting one if none is ready; leaving destroys it.
 
         Args:
             fresh: Whether to start a new one and destroy the waiting ones.
-            keep: Called now; the returned function is called once the resource is destroyed.
+            keep: Called now; its result is called once the resource is destroyed.
         """
         if fresh:
             self._discard(self._in("starting", "waiting"))
         start = partial(self._start, key, claimed=True)
-        ready = [slot for slot in self._in("waiting") if slot.key == key]
-        begun = [slot for slot in self._in("starting") if slot.key == key]
+        ready = [resource for resource in self._in("waiting") if resource.key == key]
+        begun = [resource for resource in self._in("starting") if resource.key == key]
         if found := ready or begun:
             found[0].claimed = True
             found[0].idling.cancel()
@@ -263,11 +262,11 @@ class WarmPool(Generic[K, T]):
             self._claims.append(anyio.current_time())
         self._key, self._resting = key, False
         self._note_activity()
-        let_go = keep()
+        on_gone = keep()
         try:
             yield reservation
         finally:
-            reservation.release(let_go)
+            reservation.release(on_gone)
             self._note_activity()
 
     async def drain(self) -> None:
@@ -275,26 +274,26 @@ class WarmPool(Generic[K, T]):
         self._resting = True
         waiting = self._in("starting", "waiting")
         self._discard(waiting)
-        for slot in waiting:
-            await slot.gone.wait()
+        for resource in waiting:
+            await resource.gone.wait()
 
-    def _in(self, *states: str) -> list[_Slot[K, T]]:
-        return [slot for slot in self._all if slot.state in states]
+    def _in(self, *states: str) -> list[_Resource[K, T]]:
+        return [resource for resource in self._all if resource.state in states]
 
     @staticmethod
-    def _discard(slots: list[_Slot[K, T]]) -> None:
+    def _discard(resources: list[_Resource[K, T]]) -> None:
         """Destroy unclaimed resources; from now on they cannot be claimed."""
-        for slot in slots:
-            slot.released.set()
-            slot.life.cancel()
+        for resource in resources:
+            resource.released.set()
+            resource.life.cancel()
 
-    def _start(self, key: K, *, claimed: bool) -> _Slot[K, T]:
+    def _start(self, key: K, *, claimed: bool) -> _Resource[K, T]:
         if self._tasks is None:
             raise RuntimeError("the pool is not open")
-        slot: _Slot[K, T] = _Slot(key=key, claimed=claimed)
-        self._all.append(slot)
-        self._tasks.start_soon(self._own, slot)
-        return slot
+        resource: _Resource[K, T] = _Resource(key=key, claimed=claimed)
+        self._all.append(resource)
+        self._tasks.start_soon(self._own, resource)
+        return resource
 
     def _note_activity(self) -> None:
         """Record that a run began, got its resource or ended, for `_adjust`."""
@@ -321,7 +320,7 @@ class WarmPool(Generic[K, T]):
         if quiet < SETTLE_SECONDS:
             return SETTLE_SECONDS - quiet
         free = self._in("starting", "waiting")
-        self._discard([slot for slot in free if slot.key != key])
+        self._discard([resource for resource in free if resource.key != key])
         waiting = self._in("waiting")
         decision = decide(
             wanted=self._target(),
@@ -341,48 +340,196 @@ class WarmPool(Generic[K, T]):
         # While any waits: whether fewer should.
         return 30.0 if self._in("waiting") else None
 
-    async def _own(self, slot: _Slot[K, T]) -> None:
+    async def _own(self, resource: _Resource[K, T]) -> None:
         """Enter, keep and leave one resource's context."""
         began = anyio.current_time()
         try:
-            with slot.life:
-                async with self._opener(slot.key) as value:
-                    slot.value = value
+            with resource.life:
+                async with self._opener(resource.key) as value:
+                    resource.value = value
                     self._start_seconds = anyio.current_time() - began
-                    if slot.state == "waiting":
+                    if resource.state == "waiting":
                         self._changed.set()
-                        await self._idle_until_claimed(slot, value)
-                    if slot.claimed:
-                        slot.handed_over.set()
+                        await self._idle_until_claimed(resource, value)
+                    if resource.claimed:
+                        resource.handed_over.set()
                         self._note_activity()
-                        await slot.released.wait()
+                        await resource.released.wait()
                         # Destroying it takes CPU time, which the run's answer should get first.
                         await anyio.sleep(SETTLE_SECONDS)
         except Exception as error:
             # The claimer raises it; if there is none yet, the next claim starts another.
-            slot.error = error
-            if slot.handed_over.is_set():
+            resource.error = error
+            if resource.handed_over.is_set():
                 logger.warning("a sandbox could not be destroyed cleanly: %s", error)
-            elif not slot.claimed:
+            elif not resource.claimed:
                 self._resting = True
                 self._counts["failed"] += 1
                 logger.warning("could not start a sandbox ahead of time: %s", error)
         finally:
-            self._all.remove(slot)
-            slot.value = None
-            slot.released.set()
-            slot.handed_over.set()
-            slot.gone.set()
-            slot.let_go()
+            self._all.remove(resource)
+            resource.value = None
+            resource.released.set()
+            resource.handed_over.set()
+            resource.gone.set()
+            resource.on_gone()
             self._changed.set()
 
-    async def _idle_until_claimed(self, slot: _Slot[K, T], value: T) -> None:
-        with slot.idling:
+    async def _idle_until_claimed(self, resource: _Resource[K, T], value: T) -> None:
+        with resource.idling:
             await self._wait_dead(value)
             logger.info("a waiting sandbox died; it is replaced at the next run")
             # Its killer may be intended or still running, so nothing replaces it now.
             self._resting = True
             self._counts["died"] += 1
-        if not slot.claimed:
+        if not resource.claimed:
             # Destroying it takes time; it must not be claimed meanwhile.
-            slot.released.set()
+            resource.released.set()
+
+
+MAX_WAITING = 400  # Waiting runs. Each has its program in memory.
+MAX_WAITING_OF_OWNER = 100  # Waiting runs of one caller, so that none fills the queue.
+MOST_RUNS = 32  # Highest default concurrency. Most runs wait for their servers.
+
+PositionListener = Callable[[int | None], None]
+"""Called with the number of runs ahead of a waiting run, and with None once it has its slot.
+
+A run that gets a slot at once calls it never."""
+
+
+@dataclass(eq=False)
+class _Ticket:
+    owner: str
+    on_position: PositionListener
+    granted: anyio.Event = field(default_factory=anyio.Event)
+
+
+class RunQueue:
+    """The slots for concurrent runs, and the fair queue for a slot.
+
+    Callers take turns; each caller's runs keep their order. A run holds its slot until its sandbox
+    is gone, also while it waits for a person's answer.
+
+    Attributes:
+        taken: The number of taken slots.
+    """
+
+    def __init__(self, slots: int, wait_seconds: float = 120.0) -> None:
+        self._slots = slots
+        self._wait_seconds = wait_seconds
+        self.taken = 0
+        # In the order of the owners' turns.
+        self._waiting: dict[str, deque[_Ticket]] = {}
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(tickets) for tickets in self._waiting.values())
+
+    @asynccontextmanager
+    async def slot(self, owner: str, on_position: PositionListener) -> AsyncIterator[Acquire]:
+        """Take a slot while this context is open; yield a function that keeps it for longer.
+
+        Raises:
+            BridgeError: Too many runs wait, or this run has waited too long.
+        """
+        if self.taken < self._slots:
+            self.taken += 1
+        else:
+            await self._wait(_Ticket(owner, on_position))
+        holders = 0
+
+        def keep() -> Callable[[], None]:
+            nonlocal holders
+            holders += 1
+            return release
+
+        def release() -> None:
+            nonlocal holders
+            holders -= 1
+            if not holders:
+                self._pass_slot()
+
+        keep()
+        try:
+            yield keep
+        finally:
+            release()
+
+    async def _wait(self, ticket: _Ticket) -> None:
+        if self.waiting >= MAX_WAITING:
+            raise self._overload_error(f"{self.waiting} more wait already")
+        own = self._waiting.get(ticket.owner, ())
+        if len(own) >= MAX_WAITING_OF_OWNER:
+            raise self._overload_error(f"{len(own)} more of yours wait already")
+        self._waiting.setdefault(ticket.owner, deque()).append(ticket)
+        self._report_positions()
+        try:
+            with anyio.move_on_after(self._wait_seconds):
+                await ticket.granted.wait()
+        except BaseException:
+            self._leave(ticket)
+            raise
+        if not ticket.granted.is_set():
+            self._leave(ticket)
+            why = f"this one has waited {self._wait_seconds:g} s; {self.waiting} others wait too"
+            raise self._overload_error(why)
+
+    def _leave(self, ticket: _Ticket) -> None:
+        """Remove a run from the queue, or pass on the slot that it was just granted."""
+        if ticket.granted.is_set():
+            self._pass_slot()
+            return
+        self._waiting[ticket.owner].remove(ticket)
+        self._report_positions()
+
+    def _pass_slot(self) -> None:
+        """Grant a free slot to the next run."""
+        self.taken -= 1
+        if not self._waiting:
+            return
+        owner, tickets = next(iter(self._waiting.items()))
+        # The owner's next turn comes after those of all others.
+        del self._waiting[owner]
+        self._waiting[owner] = tickets
+        ticket = tickets.popleft()
+        self.taken += 1
+        ticket.granted.set()
+        ticket.on_position(None)
+        self._report_positions()
+
+    def _report_positions(self) -> None:
+        self._waiting = {owner: tickets for owner, tickets in self._waiting.items() if tickets}
+        # In each round, one run of each owner gets a slot.
+        rounds = chain.from_iterable(zip_longest(*self._waiting.values()))
+        for ahead, ticket in enumerate(filter(None, rounds)):
+            ticket.on_position(ahead)
+
+    def _overload_error(self, why: str) -> BridgeError:
+        message = f"As many runs are under way as there may be at once ({self.taken}), and {why}."
+        return BridgeError(
+            message,
+            remedy="Nothing was run. Wait for results of yours, or try again later; put several "
+            "steps into one program. MCP_BRIDGE_RUNS sets how many may run at once.",
+            code="overloaded",
+        )
+
+
+def default_runs(cores: int, memory: int | None, run_memory: int) -> int:
+    """Return the default number of concurrent runs; both memories in bytes, None if unknown."""
+    found = 4 * cores
+    if memory is not None:
+        found = min(found, memory // run_memory)
+    return max(2, min(MOST_RUNS, found))
+
+
+def usable_memory() -> int | None:
+    """Return the bytes of memory that this process may use; None if unknown."""
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None
+    try:
+        # "max" where it has no limit of its own.
+        return min(found, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        return found

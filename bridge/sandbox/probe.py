@@ -1,26 +1,32 @@
 """The probe that every backend runs: its program, its limits, and the report when it fails.
 
 The program examines itself as the guest does. A backend is accepted only if the report contradicts
-nothing that the backend requested.
+nothing that the backend requested. The report also lists the Python and the packages that programs
+find. They are stored for each set of settings that chooses a sandbox: the guide must not wait for
+an engine.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import anyio
 
+from bridge.atomic_files import replace_file
 from bridge.errors import BridgeError, LaunchError, SandboxError
 from bridge.model import Limits
-from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.private_files import make_directory
+from bridge.sandbox.backend import Contents, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.bundle import INTERPRETER, guest_modules
-from bridge.sandbox.contents import contents_of
 from bridge.sandbox.layers import require_mandatory_layers, verify_isolation
+from bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +38,12 @@ _SENT = "probe"
 _ANSWER = """
 import json, sys
 
-def load(text):
-    names = {"__name__": "probe"}
-    exec(compile(text, "<probe>", "exec", dont_inherit=True), names)
-    return names
-
 heard = sys.stdin.readline().strip()
-tried = load(DENIALS)
-attempts = {layer: call for layer, call in tried["ATTEMPTS"].items() if layer not in UNTRIED}
-facts = {**load(FACTS)["isolation_facts"](), "denials": tried["denials"](attempts)}
-facts["packages"] = load(INSTALLED)["distributions"]()
+seen = {"__name__": "probe"}
+exec(compile(FACTS, "<probe>", "exec", dont_inherit=True), seen)
+attempts = {layer: call for layer, call in seen["ATTEMPTS"].items() if layer not in UNTRIED}
+facts = {**seen["isolation_facts"](), "denials": seen["denials"](attempts)}
+facts["packages"] = seen["distributions"]()
 sys.stdout.write(json.dumps({"heard": heard, "facts": facts}) + "\\n")
 """
 
@@ -55,15 +57,8 @@ def probe_spec(limits: Limits) -> LaunchSpec:
 
 def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the command of the probe's program."""
-    modules = guest_modules()
-    facts, denials = (
-        modules["bridge.guest.supervisor.isolation_facts"],
-        modules["bridge.guest.supervisor.denial_probes"],
-    )
-    installed = modules["bridge.guest.protocol.installed"]
-    given = f"FACTS = {facts!r}\nDENIALS = {denials!r}\nINSTALLED = {installed!r}\n"
-    given += f"UNTRIED = {untried!r}\n"
-    return (*INTERPRETER, given + _ANSWER)
+    facts = guest_modules()["bridge.guest.isolation_facts"]
+    return (*INTERPRETER, f"FACTS = {facts!r}\nUNTRIED = {untried!r}\n{_ANSWER}")
 
 
 async def receive_facts(sandbox: Sandbox) -> Mapping[str, Any] | None:
@@ -124,3 +119,59 @@ async def run_probe(
     except Exception as error:
         logger.exception("probing %s failed unexpectedly", name)
         return failed_probe(name, LaunchError(f"Probing {name} failed: {error!r}."))
+
+
+_NAMES = """
+numpy pandas matplotlib scipy scikit-learn polars pyarrow seaborn statsmodels openpyxl xlsxwriter
+pillow requests httpx beautifulsoup4 lxml jinja2 tabulate pypdf pdfplumber pymupdf reportlab
+python-docx python-pptx sympy networkx plotly duckdb sqlalchemy pydantic pyyaml torch tensorflow
+"""
+_RANK = {name: number for number, name in enumerate(_NAMES.split())}
+"""The best known packages, in the order of the guide."""
+
+_PARTS = """
+appdirs attrs beniget brotli certifi charset-normalizer contourpy cycler decorator et-xmlfile
+filelock fonttools fs gast idna jdcal joblib kiwisolver lz4 markupsafe mpmath packaging pip ply
+pyparsing python-dateutil pytz setuptools six soupsieve threadpoolctl typing-extensions tzdata
+unicodedata2 urllib3 wheel
+"""
+"""Dependencies of other packages, which the guide omits."""
+
+
+def contents_of(facts: Mapping[str, Any]) -> Contents:
+    """Parse the probe's list; models read it, so only valid names and versions pass."""
+    listed: dict[str, tuple[str, str]] = {}
+    packages = facts.get("packages")
+    for name, version in packages.items() if isinstance(packages, dict) else ():
+        if re.fullmatch(r"[A-Za-z0-9][\w.-]{0,59} \d[\w.+!]{0,29}", f"{name} {version}", re.A):
+            listed[name.lower()] = name, version
+    names = sorted(listed.keys() - _PARTS.split(), key=lambda name: (_RANK.get(name, 99), name))
+    python = re.match(r"3\.\d{1,2}(?=\.)", str(facts.get("python", "")))
+    found = tuple(listed[name] for name in names[:1000])
+    return Contents(python=python[0] if python else "", packages=found)
+
+
+def recall(settings: Settings) -> Contents:
+    """Return the contents of the last sandbox that these settings chose; empty if unknown."""
+    try:
+        kept = json.loads((settings.state_dir / _name(settings)).read_text(encoding="utf-8"))
+        return Contents(python=kept["python"], packages=tuple(map(tuple, kept["packages"])))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Contents()
+
+
+def remember(settings: Settings, contents: Contents) -> None:
+    """Store the contents of the sandbox that these settings choose."""
+    if recall(settings) == contents:
+        return
+    try:
+        make_directory(settings.state_dir)
+        replace_file(settings.state_dir / _name(settings), json.dumps(asdict(contents)).encode())
+    except OSError as error:
+        logger.warning("cannot store the contents of the sandbox: %s", error)
+
+
+def _name(settings: Settings) -> str:
+    parts = (settings.runtime, settings.runtime_order, settings.image, settings.packages)
+    key = hashlib.sha256(repr((*parts, settings.kubernetes)).encode()).hexdigest()
+    return f"sandbox-{key[:16]}.json"

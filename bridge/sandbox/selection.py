@@ -17,10 +17,9 @@ from typing import Any
 import anyio.to_thread
 
 from bridge.errors import BridgeError, LaunchError, SandboxError, SettingsError
-from bridge.sandbox.backend import Backend, Probe
-from bridge.sandbox.contents import remember
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import Backend, Probe, limits_for
 from bridge.sandbox.ownership import reap_leftovers
+from bridge.sandbox.probe import remember
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
 from bridge.settings.parsers import ELSEWHERE, ENGINES, LADDER, WEAKER
@@ -41,11 +40,7 @@ imports take 50 ms, and those of the engines' client libraries 150 ms."""
 
 
 def candidates(runtime: str, order: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the backends to try for the setting `runtime`, in order.
-
-    Args:
-        order: The only backends for `auto`, in order; empty for the default ladder.
-    """
+    """Return the backends to try for the setting `runtime`; `order` replaces `auto`'s ladder."""
     return (tuple(order) or LADDER) if runtime == "auto" else (runtime,)
 
 
@@ -75,20 +70,12 @@ async def _make_backend(
             message = f"{place}: a cluster's nodes have their own."
             raise SettingsError(message, remedy="Set `runtime_class` in [kubernetes].")
         try:
-            await _load("kubernetes.backend")
+            module = await _load("kubernetes.backend")
         except ImportError as error:
             message = f"The runtime kubernetes needs a package that is not installed: {error}."
             raise SettingsError(message, remedy="Install `mcp-code-bridge[kubernetes]`.") from error
-        from bridge.sandbox.kubernetes.backend import kubernetes_backend
-
-        backend = kubernetes_backend(settings)
-    elif name not in _PROCESS:
-        await _load("container.backend")
-        from bridge.sandbox.container.backend import container_backend, try_backend
-
-        engine = container_backend(name, settings)
-        return engine, partial(try_backend, engine, settings, pull=pull)
-    else:
+        backend = module.kubernetes_backend(settings)
+    elif name in _PROCESS:
         if settings.oci_runtime:
             # The user requires a kernel boundary, and namespaces are not one.
             message = f"{place}: {name} cannot use {settings.oci_runtime}."
@@ -97,27 +84,20 @@ async def _make_backend(
         backend = getattr(await _load(f"process.{file}"), kind)(
             environ=settings.environ, limits=limits_for(settings), packages=settings.packages
         )
+    else:
+        module = await _load("container.backend")
+        backend = module.container_backend(name, settings)
+        return backend, partial(module.try_backend, backend, settings, pull=pull)
     return backend, backend.probe
 
 
 async def select_present(settings: Settings) -> Backend:
-    """Return the first backend that works without fetching an image.
-
-    A model's call must not wait for minutes without a message.
-    """
+    """Return the first backend that works without fetching an image, which can take minutes."""
     return await select_backend(settings, pull=False)
 
 
 async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
-    """Return the first backend that works, open.
-
-    Args:
-        pull: Whether to fetch an image if no backend works without one.
-
-    Raises:
-        SettingsError: The settings contradict each other, or name unusable packages.
-        SandboxError: No backend works; the message has the reason and remedy of each.
-    """
+    """Return the first backend that works, open; if none does and `pull`, fetch an image."""
     failures: dict[str, Probe] = {}
     names = _allowed_backends(settings)
     for name in names:
@@ -191,7 +171,7 @@ def _allowed_backends(settings: Settings) -> tuple[str, ...]:
         read_packages(settings.packages, as_nobody=False, environment=True, setting=place)
     names = candidates(settings.runtime, settings.runtime_order)
     if settings.runtime == "auto":
-        from bridge.sandbox.container.remote import names_another_machine
+        from bridge.sandbox.container.endpoints import names_another_machine
 
         # Programs do not run here unnoticed where an engine of another machine is named.
         there = [n for n in names if n in ENGINES and names_another_machine(n, settings.environ)]
@@ -225,10 +205,6 @@ async def select_for_profile(settings: Settings, profile: CommandProfile) -> Bac
     """Return the open backend for a profile's commands: bubblewrap, or the first fitting engine.
 
     An engine fits if it has the profile's image or can pull it. Nothing replaces bubblewrap.
-
-    Raises:
-        SettingsError: A runtime is required that bubblewrap cannot use.
-        SandboxError: No backend is usable; the remedy says what to do.
     """
     if settings.runtime in ELSEWHERE:
         message = f"{profile.place}: commands use directories of this machine, which"

@@ -5,14 +5,13 @@ C library falls back to older calls. A call in `REFUSED` returns EPERM: the prog
 that it is forbidden. Allowed calls with dangerous arguments are refused by `ARGUMENTS`.
 
 Does not: look into memory that arguments point to (no seccomp filter can), or restrict paths;
-mounts and Landlock do that. `clone3` is left out because its flags lie in memory; ENOSYS makes the
-C library use `clone`, whose flags are in a register.
+mounts and Landlock do that. The list omits `clone3` because its flags lie in memory; ENOSYS makes
+the C library use `clone`, whose flags are in a register.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,12 +68,11 @@ landlock_add_rule landlock_create_ruleset landlock_restrict_self
 ALLOWED: tuple[str, ...] = tuple(
     sorted(" ".join((_FILES, _MEMORY, _PROCESSES, _WAITING, _SOCKETS, _SANDBOXING)).split())
 )
-"""May be made, some only with harmless arguments: see `ARGUMENTS`.
+"""The allowed calls. `ARGUMENTS` refuses dangerous arguments of some.
 
-Left out though programs might ask for them: System V and POSIX message queues and shared memory
-(Python's own goes through files); `memfd_create`, whose files can be executed whatever the mounts
-say; and `inotify`, whose few instances the kernel counts per user of the whole host, so that one
-sandbox could take all of them."""
+Programs may miss these calls: System V and POSIX message queues and shared memory (Python's own
+uses files); `memfd_create`, whose files can be executed whatever the mounts say; and `inotify`. The
+kernel counts its few instances per user of the whole host, so one sandbox could take all."""
 
 _NAMESPACES_AND_MOUNTS = """
 chroot fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree open_tree_attr
@@ -109,8 +107,8 @@ msgget msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget
 """
 
 UNKNOWN: tuple[str, ...] = tuple(sorted(_NAMED_UNKNOWN.split()))
-"""These return ENOSYS, like calls on no list. They are named for engines that return EPERM for the
-rest (Docker before 23): the C library makes no threads if `clone3` returns EPERM."""
+"""These return ENOSYS, like calls on no list. Engines that return EPERM for other calls (Docker
+before 23) need the names: the C library makes no threads if `clone3` returns EPERM."""
 
 UNKNOWN_ERRNO = errno.ENOSYS
 REFUSED_ERRNO = errno.EPERM
@@ -120,44 +118,39 @@ Comparison = Literal["ne", "masked_eq"]
 
 @dataclass(frozen=True)
 class SyscallRefusal:
-    """An allowed call that is refused for one of its arguments.
+    """An allowed call that is refused for one of its arguments; by default for any.
 
     Attributes:
-        argument: Which argument, from 0.
-        comparison: "ne" compares all 64 bits with `value`, so that a value with garbage in its
-            upper half counts as different; "masked_eq" compares the bits of `mask`.
-        error: The errno it returns.
+        comparison: "masked_eq" compares the bits of `mask`. "ne" compares all 64 bits with `value`,
+            so a value with garbage in its upper half is refused.
     """
 
     call: str
-    argument: int
-    comparison: Comparison
-    value: int
+    argument: int = 0  # Which argument, from 0.
+    value: int = 0
     mask: int = 0
-    error: int = errno.EPERM
+    error: int = errno.EPERM  # The errno that the call returns.
+    comparison: Comparison = "masked_eq"
 
-
-def refuse(call: str, error: int = errno.EPERM) -> SyscallRefusal:
-    return refuse_bits(call, 0, 0, 0, error)
-
-
-def refuse_bits(
-    call: str, argument: int, value: int, mask: int, error: int = errno.EPERM
-) -> SyscallRefusal:
-    return SyscallRefusal(call, argument, "masked_eq", value, mask, error)
+    @property
+    def operands(self) -> tuple[int, int]:
+        """The two operands of libseccomp's comparison."""
+        return (self.mask, self.value) if self.comparison == "masked_eq" else (self.value, 0)
 
 
 def refuse_unless(call: str, argument: int, value: int, error: int = errno.EPERM) -> SyscallRefusal:
-    return SyscallRefusal(call, argument, "ne", value, error=error)
+    return SyscallRefusal(call, argument, value, error=error, comparison="ne")
 
 
-_SOCKET_TYPES = 0xF  # Of a socket's type: the bits that are no flags.
+_SOCKET_TYPES = 0xF  # The bits of a socket's type that are not flags.
 
 
 def refuse_datagrams(call: str) -> tuple[SyscallRefusal, ...]:
-    """Refuse sockets that need no connection to send something."""
-    # SOCK_DGRAM, and SOCK_RAW, which AF_UNIX treats as such: these can send to any named socket.
-    return tuple(refuse_bits(call, 1, kind, _SOCKET_TYPES, errno.EAFNOSUPPORT) for kind in (2, 3))
+    """Refuse sockets that can send without a connection, to any named socket."""
+    # SOCK_DGRAM, and SOCK_RAW, which AF_UNIX treats as SOCK_DGRAM.
+    return tuple(
+        SyscallRefusal(call, 1, kind, _SOCKET_TYPES, errno.EAFNOSUPPORT) for kind in (2, 3)
+    )
 
 
 _NAMESPACE_FLAGS = (
@@ -172,7 +165,7 @@ _NAMESPACE_FLAGS = (
 NAMESPACE_MASK = sum(_NAMESPACE_FLAGS)
 
 DEVICE_BIT = 0o020000
-"""Of a file's type: set for character and block devices, clear for named pipes and all else."""
+"""The bit of a file's type that only character and block devices have."""
 
 AF_UNIX = 1
 ASK_PERSONALITY = 0xFFFFFFFF
@@ -181,18 +174,18 @@ _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
 
 ARGUMENTS: tuple[SyscallRefusal, ...] = (
-    *(refuse_bits("clone", 0, flag, flag) for flag in _NAMESPACE_FLAGS),
+    *(SyscallRefusal("clone", 0, flag, flag) for flag in _NAMESPACE_FLAGS),
     # Without a network other families only expose more of the kernel; AF_PACKET, AF_VSOCK,
     # AF_NETLINK and AF_ALG have been used for escapes.
     refuse_unless("socket", 0, AF_UNIX, errno.EAFNOSUPPORT),
     refuse_unless("socketpair", 0, AF_UNIX, errno.EAFNOSUPPORT),
-    refuse_bits("mknod", 1, DEVICE_BIT, DEVICE_BIT),
-    refuse_bits("mknodat", 2, DEVICE_BIT, DEVICE_BIT),
-    # Reading it is harmless; changing it can turn off address randomisation and more.
+    SyscallRefusal("mknod", 1, DEVICE_BIT, DEVICE_BIT),
+    SyscallRefusal("mknodat", 2, DEVICE_BIT, DEVICE_BIT),
+    # A program may read its personality. A change can turn off address randomisation and more.
     refuse_unless("personality", 0, ASK_PERSONALITY),
-    # They inject input into the controlling terminal. The kernel reads the lower half only.
-    refuse_bits("ioctl", 1, _TIOCSTI, _LOWER_HALF),
-    refuse_bits("ioctl", 1, _TIOCLINUX, _LOWER_HALF),
+    # These inject input into the controlling terminal. The kernel reads the lower half only.
+    SyscallRefusal("ioctl", 1, _TIOCSTI, _LOWER_HALF),
+    SyscallRefusal("ioctl", 1, _TIOCLINUX, _LOWER_HALF),
 )
 
 INTERNET = (2, 10)  # AF_INET and AF_INET6.
@@ -200,36 +193,35 @@ INTERNET = (2, 10)  # AF_INET and AF_INET6.
 
 NETWORK_ARGUMENTS: tuple[SyscallRefusal, ...] = (
     *(rule for rule in ARGUMENTS if rule.call != "socket"),
-    # All but the internet's. Not even AF_UNIX: with a host's network come the names of its
-    # abstract sockets. The C library does without netlink.
+    # Only internet sockets. The host's network has the names of its abstract AF_UNIX sockets. The
+    # C library works without netlink.
     *(
-        refuse_bits("socket", 0, family, _LOWER_HALF, errno.EAFNOSUPPORT)
+        SyscallRefusal("socket", 0, family, _LOWER_HALF, errno.EAFNOSUPPORT)
         for family in range(16)
         if family not in INTERNET
     ),
-    *(refuse_bits("socket", 0, 1 << bit, 1 << bit, errno.EAFNOSUPPORT) for bit in range(4, 32)),
+    *(SyscallRefusal("socket", 0, 1 << bit, 1 << bit, errno.EAFNOSUPPORT) for bit in range(4, 32)),
 )
-"""Instead of `ARGUMENTS`, where a network is granted."""
+"""Replaces `ARGUMENTS` for a command with a network."""
 
 NETWORKED_COMMAND: tuple[SyscallRefusal, ...] = (
     *NETWORK_ARGUMENTS,
-    refuse("listen", errno.EACCES),
+    SyscallRefusal("listen", error=errno.EACCES),
     *refuse_datagrams("socketpair"),
 )
 """Refused to commands with a network, outside of containers."""
 
 LOCAL_COMMAND: tuple[SyscallRefusal, ...] = (
     *ARGUMENTS,
-    # A granted directory may hold the host's sockets; a read-only mount does not protect them.
-    refuse("connect", errno.EACCES),
+    # A directory of the command may hold the host's sockets, which a read-only mount leaves open.
+    SyscallRefusal("connect", error=errno.EACCES),
     *refuse_datagrams("socket"),
     *refuse_datagrams("socketpair"),
 )
 """Refused to commands without a network, outside of containers."""
 
 Purpose = Literal["program", "command", "networked"]
-"""What a container runs: a program; a command, which may have host directories; a command with a
-network."""
+"""A container's content: a program, a command, or a command with a network."""
 
 _CONDITIONAL_IN_OCI: tuple[str, ...] = (
     "clone", "mknod", "mknodat", "personality", "socket", "socketpair",
@@ -239,13 +231,12 @@ _CONDITIONAL_IN_OCI: tuple[str, ...] = (
 def oci_profile(purpose: Purpose = "program") -> dict[str, Json]:
     """Return the list as an OCI seccomp profile, for podman and docker.
 
-    It is a single filter, so rules on arguments are expressed as allowed complements. The terminal
-    `ioctl`s have no complement that libseccomp can express; a container has no terminal to use them
-    on.
+    A profile is a single filter, so it allows the complement of each refused argument. libseccomp
+    cannot express the complement of the terminal `ioctl`s, but a container has no terminal.
     """
     refused, refusals = REFUSED, ARGUMENTS
     if purpose == "command":
-        # A host directory may hold sockets; a read-only mount does not protect them.
+        # A host directory may hold sockets, which a read-only mount leaves open.
         refused = (*REFUSED, "connect")
     elif purpose == "networked":
         refusals = NETWORK_ARGUMENTS
@@ -268,7 +259,7 @@ def oci_profile(purpose: Purpose = "program") -> dict[str, Json]:
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": UNKNOWN_ERRNO,
-        # One architecture each: calls of another one's table end the process.
+        # Without subarchitectures: a call of another architecture's table ends the process.
         "archMap": [
             {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": []},
             {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": []},
@@ -284,31 +275,24 @@ def _local_sockets(call: str, purpose: Purpose) -> list[dict[str, Json]]:
         return [_allow_if(call, family)]
     kinds = [
         _allow_if(call, family, (1, "SCMP_CMP_MASKED_EQ", _SOCKET_TYPES, kind))
-        for kind in (1, 5)  # SOCK_STREAM and SOCK_SEQPACKET: such a pair reaches no other socket.
+        for kind in (1, 5)  # SOCK_STREAM and SOCK_SEQPACKET, whose pairs reach no other socket.
     ]
     return kinds + [_refusal(rule) for rule in refuse_datagrams(call)]
 
 
 def _allow_if(name: str, *arguments: tuple[int, str, int, int]) -> dict[str, Json]:
-    """Return the rule that allows a call if all arguments fit: index, comparison, two values."""
-    return {
-        "names": [name],
-        "action": "SCMP_ACT_ALLOW",
-        "args": [
-            {"index": index, "value": value, "valueTwo": second, "op": comparison}
-            for index, comparison, value, second in arguments
-        ],
-    }
+    """Return the rule that allows a call if all arguments fit: index, comparison, two operands."""
+    keys = ("index", "op", "value", "valueTwo")
+    fits = [dict(zip(keys, argument, strict=True)) for argument in arguments]
+    return {"names": [name], "action": "SCMP_ACT_ALLOW", "args": fits}
 
 
 def _refusal(rule: SyscallRefusal) -> dict[str, Json]:
-    comparisons: Mapping[Comparison, dict[str, Json]] = {
-        "ne": {"value": rule.value, "valueTwo": 0, "op": "SCMP_CMP_NE"},
-        "masked_eq": {"value": rule.mask, "valueTwo": rule.value, "op": "SCMP_CMP_MASKED_EQ"},
-    }
+    value, second = rule.operands
+    comparison = f"SCMP_CMP_{rule.comparison.upper()}"
     return {
         "names": [rule.call],
         "action": "SCMP_ACT_ERRNO",
         "errnoRet": rule.error,
-        "args": [{"index": rule.argument, **comparisons[rule.comparison]}],
+        "args": [{"index": rule.argument, "value": value, "valueTwo": second, "op": comparison}],
     }

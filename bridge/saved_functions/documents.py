@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from bridge.errors import InvalidRequestError, LibraryError
-from bridge.model import MEBIBYTE, Json, Provenance
-from bridge.store import Store, Transaction, owner_digest
+from bridge.model import MEBIBYTE, Json, Provenance, owner_digest
+from bridge.store import Store, Transaction
 
 MAX_NAMES = 200  # Entries with a record of their own; a program can use any number of names.
 
@@ -89,21 +89,15 @@ _NAME_DIGITS = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """A value that a program saved under a key.
-
-    Attributes:
-        created, updated: ISO 8601, in UTC.
-        revision: Changes with each save.
-        provenance: The provenance of the run that saved it; None if it was not recorded.
-    """
+    """A value that a program saved under a key. Times are in ISO 8601, in UTC."""
 
     key: str
     value: Json
     metadata: Mapping[str, Json]
     created: str
     updated: str
-    revision: str
-    provenance: Provenance | None = None
+    revision: str  # Changes with each save.
+    provenance: Provenance | None = None  # None if that of the saving run was not recorded.
 
 
 class Memories:
@@ -148,9 +142,7 @@ class Memories:
     ) -> Memory | None:
         """Save a value; return the memory, or None if its revision is not the expected one.
 
-        Args:
-            metadata: None keeps the previous metadata.
-            unless_after: The expected revision; empty for a new key, None for any.
+        The expected revision `unless_after` is empty for a new key, and None for any.
         """
         name = _name(key)
         size = _size(value, "value", MAX_VALUE_BYTES)

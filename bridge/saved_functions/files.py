@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -66,13 +66,6 @@ MAX_VERSIONS = 50  # Versions of one skill; the oldest are removed.
 _APPROVED = "approved"
 
 State = tuple[int, int, int]  # A file's modification time, size and inode.
-
-
-@dataclass(frozen=True, kw_only=True)
-class SavedSkill:
-    text: str
-    version: int
-    changed: bool
 
 
 class SkillFiles:
@@ -128,11 +121,11 @@ class SkillFiles:
         provenance: Provenance | None = None,
         *,
         only_if: str | None = None,
-    ) -> SavedSkill:
-        """Save a source as a skill, and the previous text as a version.
+    ) -> tuple[str, bool]:
+        """Save a source as a skill; return the file's text, and whether the source is new.
 
-        Args:
-            only_if: The expected digest of the previous text; empty for no text, None for any.
+        The previous text stays as a version. Its expected digest, `only_if`, is empty for no text,
+        and None for any.
         """
         with self._changing(name, "saved", provenance):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -185,7 +178,7 @@ class SkillFiles:
             message = f"The skill {name!r} was changed at the same moment by another writer."
             raise InvalidRequestError(message, remedy="Look at it, then try again.")
 
-    def _write_version(self, name: str, source: str, new: Header) -> SavedSkill:
+    def _write_version(self, name: str, source: str, new: Header) -> tuple[str, bool]:
         self._check_room(name)
         old = self.text(name)
         header, before = (None, "") if old is None else decode_skill(old)
@@ -193,10 +186,10 @@ class SkillFiles:
         new = replace(new, created=created)
         changed = before != source
         if old is not None:
-            number, edited = version_of(header, before)
+            _, edited = version_of(header, before)
             if not changed and header is not None and not edited:
                 if (header.description, header.tools) == (new.description, dict(new.tools)):
-                    return SavedSkill(text=old, version=number, changed=False)
+                    return old, False
                 if header.provenance is not None:
                     # Only the description changed, so the source has its old provenance.
                     theirs = header.provenance
@@ -206,7 +199,7 @@ class SkillFiles:
         text = encode_skill(new, source)
         self._keep(name, new.version, text)
         replace_file(self._path(name), _bytes(text), durable=True)
-        return SavedSkill(text=text, version=new.version, changed=changed)
+        return text, changed
 
     def remove(
         self,
@@ -216,12 +209,7 @@ class SkillFiles:
         versions: bool,
         only_if: str | None = None,
     ) -> bool:
-        """Remove a skill; return whether it existed.
-
-        Args:
-            versions: Whether to remove its versions too. Otherwise the last text becomes one.
-            only_if: The expected digest of the text; see `save`.
-        """
+        """Remove a skill, or all its `versions`, and return whether it existed."""
         if not self.folder.is_dir():
             return False
         with self._changing(name, "removed", provenance) as kept:
@@ -375,8 +363,8 @@ class SkillIndex:
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         tools, only_if = self.tools_of(code), "" if before is None else before.digest
         save = partial(self.files.save, code.name, code.source, description, tools, now, provenance)
-        saved = await in_thread(partial(save, only_if=only_if))
-        return read_skill(code.name, saved.text), saved.changed
+        text, changed = await in_thread(partial(save, only_if=only_if))
+        return read_skill(code.name, text), changed
 
     async def approve(self, skill: Skill) -> bool:
         return await in_thread(self.files.approve, skill.name, skill.digest)

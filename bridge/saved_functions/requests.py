@@ -19,9 +19,9 @@ from bridge.errors import (
 )
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.pipeline import Gate
-from bridge.gate.result_redaction import clear_value
+from bridge.gate.privacy import clear_value
 from bridge.model import Effect, Json, RunRequest
-from bridge.model.requests import PERSON, owner_of, principal_of
+from bridge.model.runs import PERSON, owner_of, principal_of
 from bridge.rpc.dispatcher import Answer, CallFailedError
 from bridge.saved_functions.documents import MAX_OWNERS, Memories, Memory
 from bridge.saved_functions.skills import Review, Skills
@@ -75,7 +75,7 @@ class KeptRequests:
             "delete_memory": (self._delete_memory, "destructive"),
         }
         return {
-            name: answer if effect is None else self._once(name, effect, answer)
+            name: answer if effect is None else partial(self._answer_once, name, effect, answer)
             for name, (answer, effect) in methods.items()
         }
 
@@ -83,23 +83,23 @@ class KeptRequests:
         facts = {"did": did, "skill": skill, **({"digest": digest} if digest else {})}
         self._skills.note(self._request.run_id, facts)
 
-    def _once(self, method: str, effect: Effect, answer: Answer) -> Answer:
-        """Return a handler whose effect a retry of the run does not repeat."""
-
-        async def answer_once(params: Mapping[str, Json]) -> Json:
-            if method.endswith("_skill"):
-                return await self._own.make(method, params, effect, answer)
-            if not owner_of(self._request):
-                message = "The caller of this run is not identified, so it has no memories."
-                remedy = "Over HTTP a client that sends an Authorization header has them."
-                raise CallDeniedError(message, remedy=remedy)
-            async with self._turn:
-                return await self._own.make(method, params, effect, answer)
-
-        return answer_once
+    async def _answer_once(
+        self, method: str, effect: Effect, answer: Answer, params: Mapping[str, Json]
+    ) -> Json:
+        """Return the answer to a request whose effect a retry of the run does not repeat."""
+        if self._request.mode == "plan" and effect != "read":
+            message = f"A plan changes nothing, so {method} was not done. Call it without a plan."
+            raise CallFailedError(message, kind="policy")
+        if method.endswith("_skill"):
+            return await self._own.make(method, params, effect, answer)
+        if not owner_of(self._request):
+            message = "The caller of this run is not identified, so it has no memories."
+            remedy = "Over HTTP a client that sends an Authorization header has them."
+            raise CallDeniedError(message, remedy=remedy)
+        async with self._turn:
+            return await self._own.make(method, params, effect, answer)
 
     async def _save_skill(self, params: Mapping[str, Json]) -> Json:
-        self._reject_plan("save_skill")
         self._review.check("save")
         source, name = params.get("source", ""), params.get("name", "")
         description = params.get("description", "")
@@ -190,7 +190,6 @@ class KeptRequests:
         return skill, named
 
     async def _delete_skill(self, params: Mapping[str, Json]) -> Json:
-        self._reject_plan("delete_skill")
         self._review.check("delete")
         name = _name(params)
         provenance = self._tracker.provenance()
@@ -207,23 +206,20 @@ class KeptRequests:
         return existed
 
     def _skill_fields(self, skill: Skill) -> dict[str, Json]:
+        unusual = {"edited": skill.edited, "problem": skill.problem}
         return {
             "name": skill.name,
             "version": skill.version,
             "description": skill.description,
             "signature": skill.signature,
             "import": f"from skills import {skill.name}",
-            "tools": [
-                f"{server}.{tool}" for server, tools in skill.header.tools.items() for tool in tools
-            ],
+            "tools": skill.header.tool_names,
             "updated": skill.header.updated,
             "stale": self._index.stale(skill),
-            **({"edited": True} if skill.edited else {}),
-            **({"problem": skill.problem} if skill.problem else {}),
+            **{name: value for name, value in unusual.items() if value},
         }
 
     async def _save_memory(self, params: Mapping[str, Json]) -> Json:
-        self._reject_plan("save_memory")
         metadata, revision = params.get("metadata"), params.get("revision")
         if metadata is not None and not isinstance(metadata, dict):
             raise InvalidRequestError(f"metadata must be a dict, not {type(metadata).__name__}.")
@@ -276,7 +272,6 @@ class KeptRequests:
         ]
 
     async def _delete_memory(self, params: Mapping[str, Json]) -> Json:
-        self._reject_plan("delete_memory")
         key, provenance = self._key(params), self._tracker.provenance()
         await self._add_writers()
         delete = partial(self._memories.delete, key, provenance=provenance)
@@ -295,11 +290,6 @@ class KeptRequests:
         if not isinstance(key, str):
             raise InvalidRequestError(f"key must be a string, not {type(key).__name__}.")
         return self._redactor.text(key)
-
-    def _reject_plan(self, what: str) -> None:
-        if self._request.mode == "plan":
-            message = f"A plan changes nothing, so {what} was not done. Call it without a plan."
-            raise CallFailedError(message, kind="policy")
 
 
 def _memory_fields(memory: Memory) -> dict[str, Json]:

@@ -14,7 +14,6 @@ import anyio
 
 from bridge.callers.client import RunCaller
 from bridge.catalog.program.guard import check
-from bridge.catalog.program.parsing import Unread
 from bridge.catalog.program.references import References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import (
@@ -26,44 +25,30 @@ from bridge.errors import (
     RefusedError,
 )
 from bridge.gate.bridge_calls import ProvenanceTracker
-from bridge.gate.decision import Decision
+from bridge.gate.policy import Decision
 from bridge.gate.question import form, one_line, read_answer, safe_name, visible_lines
 from bridge.inventory.servers import Servers
 from bridge.model import Action, Json, Provenance, RunRequest, RunResult
-from bridge.model.requests import principal_of
-from bridge.model.results import error_run
+from bridge.model.runs import error_run, principal_of
 from bridge.saved_functions.files import SkillIndex
-from bridge.saved_functions.source import MAX_DESCRIPTION_CHARS, PACKAGE, Skill, named_skills
+from bridge.saved_functions.source import MAX_DESCRIPTION_CHARS, Skill, named_skills
 from bridge.settings import Settings, store_of
+from bridge.text import list_names
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkillUse:
-    """The skills that one program names, directly or through other skills.
+    """The skills that one program names, directly or through other skills."""
 
-    Attributes:
-        dynamic: Whether one of them chooses servers by computed names.
-    """
-
+    review: Review
     skills: tuple[Skill, ...] = ()
-    servers: tuple[str, ...] = ()
-    dynamic: bool = False
-    review: Review | None = None
-    stale: Callable[[Skill], str] = lambda _: ""
+    references: tuple[References, ...] = ()
 
     def extend(self, references: References) -> References:
         """Return a program's references with those of its skills."""
-        if not self.servers and not self.dynamic:
-            return references
-        servers = tuple(dict.fromkeys((*references.servers, *self.servers)))
-        return replace(references, servers=servers, dynamic=references.dynamic or self.dynamic)
-
-    def payload(self) -> list[dict[str, str]]:
-        # The servers are connected now, so `stale` knows their tools.
-        return [
-            {"name": skill.name, "source": skill.text, "warning": self.stale(skill)}
-            for skill in self.skills
-        ]
+        every = (references, *self.references)
+        servers = tuple(dict.fromkeys(name for one in every for name in one.servers))
+        return replace(references, servers=servers, dynamic=any(one.dynamic for one in every))
 
 
 class Skills:
@@ -97,16 +82,16 @@ class Skills:
         return bool(caller) and not approved and (caller, skill.name, skill.digest) in self._own
 
     async def of_program(
-        self, request: RunRequest, survey: Survey | Unread, run: RunCaller
-    ) -> SkillUse:
-        if PACKAGE not in request.code or isinstance(survey, Unread):
-            return SkillUse()
+        self, request: RunRequest, survey: Survey, run: RunCaller
+    ) -> SkillUse | None:
+        """Return the skills that a program uses; None if it does not import their package."""
         named = named_skills(survey.tree)
         if named is None:
-            return SkillUse()
+            return None
+        review = self.review(request, run)
         if not self.may_list(request.principal):
             # The error must not tell which skills exist.
-            return SkillUse(review=self.review(request, run))
+            return SkillUse(review=review)
         saved = await self.index.all()
         skills: dict[str, Skill] = {}
         left = list(named)
@@ -120,14 +105,15 @@ class Skills:
             skills[name] = skill
             assert skill.code is not None
             left += named_skills(skill.code.tree) or ()
-        uses = [self.index.references(skill.code) for skill in skills.values() if skill.code]
-        return SkillUse(
-            skills=tuple(skills.values()),
-            servers=tuple(dict.fromkeys(name for use in uses for name in use.servers)),
-            dynamic=any(use.dynamic for use in uses),
-            review=self.review(request, run),
-            stale=self.index.stale,
-        )
+        references = [self.index.references(skill.code) for skill in skills.values() if skill.code]
+        return SkillUse(review=review, skills=tuple(skills.values()), references=tuple(references))
+
+    def payload(self, use: SkillUse) -> list[dict[str, str]]:
+        # The servers are connected now, so the index knows their tools.
+        return [
+            {"name": skill.name, "source": skill.text, "warning": self.index.stale(skill)}
+            for skill in use.skills
+        ]
 
     def may_list(self, principal: str) -> bool:
         policy = self._policy()
@@ -137,8 +123,6 @@ class Skills:
         return Review(self, policy=self._policy(), caller=principal_of(request), run=run)
 
     async def refusal(self, use: SkillUse, run_id: str, timeout: float) -> RunResult | None:
-        if use.review is None:
-            return None
         try:
             use.review.check("use")
             for skill in use.skills:
@@ -151,24 +135,14 @@ class Skills:
         return None
 
     async def add_provenance(self, use: SkillUse, tracker: ProvenanceTracker) -> None:
-        if use.review is None:
-            return
         # A later refusal may name any of the skills.
         seen = [await use.review.add_provenance(skill, tracker) for skill in use.skills]
         if not all(seen):
             await self.index.add_provenance(tracker)
 
-    async def show(
-        self,
-        request: RunRequest,
-        run: RunCaller,
-        use: SkillUse,
-        tracker: ProvenanceTracker,
-        names: Sequence[str],
-    ) -> None:
+    async def show(self, review: Review, tracker: ProvenanceTracker, names: Sequence[str]) -> None:
         """Add the provenance of the skills that a search may show to the run."""
         await self.index.add_provenance(tracker)
-        review = use.review or self.review(request, run)
         # Collect them without an `await`, since another run may save one of them again.
         for skill in [self.index.peek(name) for name in names]:
             if skill is not None:
@@ -252,8 +226,7 @@ class Review:
 
     async def _ask(self, skill: Skill, findings: tuple[str, ...]) -> None:
         key = (skill.name, skill.digest)
-        choices = offered_answers(skill)
-        asked = question(skill, self._skills.index.stale(skill), findings)
+        asked, choices = question(skill, self._skills.index.stale(skill), findings)
         try:
             answer = await self._run.elicit(asked)
         except CannotAskError as error:
@@ -282,7 +255,13 @@ def _refusal(skill: Skill, what: str) -> RefusedError:
     return ApprovalRefusedError(message, remedy=remedy)
 
 
-def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str, Json]:
+def question(
+    skill: Skill, stale: str, findings: tuple[str, ...]
+) -> tuple[Mapping[str, Json], Sequence[str]]:
+    """Return the review's question, and the answers that permit the use.
+
+    "always" needs a question that shows the whole source.
+    """
     name = safe_name(skill.name)
     lines = [f"    Use the saved skill {name}?"]
     changed = ", edited by hand since it was saved" if skill.edited else ""
@@ -291,45 +270,31 @@ def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str
         # In full, since it counts as reviewed.
         description = one_line(skill.description, 5 * MAX_DESCRIPTION_CHARS)
         lines.append(f"    described as: {description}")
-    tools = [
-        f"{safe_name(server)}.{safe_name(tool)}"
-        for server, found in skill.header.tools.items()
-        for tool in found
-    ]
-    more = f" and {len(tools) - 12} more" if len(tools) > 12 else ""
     # The header is not approved, only the source below: a writer of the file can change it.
-    lines.append(f"    its file names as called: {', '.join(tools[:12]) or 'no tool'}{more}")
+    tools = list_names(list(map(safe_name, skill.header.tool_names))) or "no tool"
+    lines.append(f"    its file names as called: {tools}")
     if skill.header.provenance is not None:
         lines.append(f"    saved by {_saver(skill.header.provenance)}")
     if stale:
         lines.append(f"    stale, {one_line(stale, 400)}")
     lines += [f"    guard: {one_line(finding, 200)}" for finding in findings[:8]]
-    shown, rest = _source(skill)
+    shown, rest = visible_lines(skill.source.rstrip("\n"), 120, 8000)
     lines += ["", *(f"    {line}" for line in shown)]
     if rest:
         approve = f"`mcp-code-bridge skills approve {name}` shows all, and allows it permanently."
         lines += ["", f"Cut: {rest:,} more lines. {approve}"]
-    titles = {"once": "This run", "always": "Always, until it changes"}
-    choices = {key: titles[key] for key in offered_answers(skill)}
-    return form("\n".join(lines), {**choices, "no": "No"})
-
-
-def offered_answers(skill: Skill) -> Sequence[str]:
-    """Return the possible answers. "always" needs a question that shows the whole source."""
-    _, rest = _source(skill)
-    return ("once",) if rest else ("once", "always")
-
-
-def _source(skill: Skill) -> tuple[list[str], int]:
-    return visible_lines(skill.source.rstrip("\n"), 120, 8000)
+    choices = {"once": "This run"}
+    if not rest:
+        choices["always"] = "Always, until it changes"
+    return form("\n".join(lines), {**choices, "no": "No"}), tuple(choices)
 
 
 def _saver(provenance: Provenance) -> str:
     if provenance.anything:
         return "a run that may have read anything"
-    servers = sorted(provenance.servers)
-    more = f" and {len(servers) - 12} more" if len(servers) > 12 else ""
-    named = ", ".join(map(safe_name, servers[:12]))
-    labels = ", ".join(map(safe_name, sorted(provenance.labels)[:12]))
+    called, labels = (
+        list_names(list(map(safe_name, sorted(names))))
+        for names in (provenance.servers, provenance.labels)
+    )
     read = f", and read what is {labels}" if labels else ""
-    return f"a run that had called {named or 'no server'}{more}{read}"
+    return f"a run that had called {called or 'no server'}{read}"

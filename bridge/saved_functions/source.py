@@ -12,12 +12,15 @@ import keyword
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Annotated
 
-from bridge.catalog.program.parsing import Unread, parse
+from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter
+
+from bridge.catalog.program.parsing import parse
 from bridge.errors import InvalidRequestError
-from bridge.model import Json, Provenance
+from bridge.model import Finding, Provenance
 from bridge.text import valid_text
 
 # A program can save any text; parsing more takes most of a second.
@@ -60,40 +63,41 @@ class SkillCode:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The head of a skill's file.
-
-    Attributes:
-        created, updated: ISO 8601, in UTC.
-        provenance: The provenance of the run that saved it; None if it was not recorded.
-    """
+    """The head of a skill's file. Times are in ISO 8601, in UTC."""
 
     description: str = ""
-    version: int = 0
+    version: Annotated[int, Field(gt=0, lt=10**9, validate_default=True)] = 0
     created: str = ""
     updated: str = ""
     digest: str = ""
     tools: Tools = field(default_factory=dict)
-    provenance: Provenance | None = None
+    # None if that of the saving run was not recorded.
+    provenance: Annotated[
+        Provenance | None,
+        PlainValidator(Provenance.of),
+        PlainSerializer(Provenance.document, when_used="unless-none"),
+    ] = None
+
+    @property
+    def tool_names(self) -> list[str]:
+        return [f"{server}.{tool}" for server, tools in self.tools.items() for tool in tools]
+
+
+_HEADER = TypeAdapter(Header)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Skill:
-    """A skill that was read from its file.
-
-    Attributes:
-        text: The whole file; tracebacks show its lines.
-        version: One more than the saved one if the file was edited.
-        problem: Why it cannot be used; empty if it is valid.
-    """
+    """A skill that was read from its file."""
 
     name: str
-    text: str = field(repr=False)
+    text: str = field(repr=False)  # The whole file; tracebacks show its lines.
     source: str = field(repr=False)
     header: Header
-    version: int
+    version: int  # One more than the saved one if the file was edited.
     edited: bool = False
     code: SkillCode | None = field(default=None, repr=False)
-    problem: str = ""
+    problem: str = ""  # Why it cannot be used; empty if it is valid.
 
     @property
     def digest(self) -> str:
@@ -127,8 +131,8 @@ def read_code(source: str, name: str = "") -> SkillCode:
         message = f"The skill's source takes {size:,} bytes; the limit is {MAX_SOURCE_BYTES:,}."
         raise InvalidRequestError(message, remedy=_SMALLER)
     tree = parse(source)
-    if isinstance(tree, Unread) or source[0] in " \t":
-        why = tree.finding if isinstance(tree, Unread) else "it is indented as a whole"
+    if isinstance(tree, Finding) or source[0] in " \t":
+        why = tree if isinstance(tree, Finding) else "it is indented as a whole"
         raise InvalidRequestError(f"The skill's source cannot be read: {why}.", remedy=_SMALLER)
     if sum(1 for _ in islice(ast.walk(tree), MAX_NODES + 1)) > MAX_NODES:
         message = f"The skill's source has more than {MAX_NODES:,} syntax nodes."
@@ -211,15 +215,8 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def encode_skill(header: Header, source: str) -> str:
-    head: dict[str, Json] = {
-        "description": valid_text(header.description[:MAX_DESCRIPTION_CHARS]),
-        "version": header.version,
-        "created": header.created,
-        "updated": header.updated,
-        "digest": header.digest,
-        "tools": header.tools,
-        **({} if header.provenance is None else {"provenance": header.provenance.document()}),
-    }
+    header = replace(header, description=valid_text(header.description[:MAX_DESCRIPTION_CHARS]))
+    head = _HEADER.dump_python(header, exclude_none=True)
     lines = json.dumps(head, indent=1, ensure_ascii=False).split("\n")
     return "".join((_OPEN, *(f"# {line}\n" for line in lines), _CLOSE, source))
 
@@ -236,26 +233,11 @@ def decode_skill(text: str) -> tuple[Header | None, str]:
     if not all(line.startswith("#") for line in lines):
         # Python executes a line without `#`, so it belongs to the reviewed source.
         return None, text
-    return _header("\n".join(line[1:] for line in lines)), source
-
-
-def _header(text: str) -> Header | None:
     try:
-        document = json.loads(text)
-        texts = {
-            name: str(document[name]) for name in ("description", "created", "updated", "digest")
-        }
-        version, tools = int(document["version"]), document["tools"]
-        digests = {
-            str(server): {str(tool): str(digest) for tool, digest in entries.items()}
-            for server, entries in tools.items()
-        }
-        provenance = Provenance.of(document.get("provenance"))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return None
-    if not 0 < version < 10**9:
-        return None
-    return Header(version=version, tools=digests, provenance=provenance, **texts)
+        document = json.loads("\n".join(line[1:] for line in lines))
+        return _HEADER.validate_python(document), source
+    except (ValueError, RecursionError):
+        return None, source
 
 
 def version_of(header: Header | None, source: str) -> tuple[int, bool]:

@@ -36,7 +36,7 @@ from bridge.gate.audit.reading import end_orphans
 from bridge.runs import Engine
 from bridge.server.stdio import MAX_MESSAGE_BYTES, NO_BATCHES, TOO_MANY, is_too_complex
 from bridge.settings import store_of
-from bridge.upstream.framing import Line, encode
+from bridge.upstream.framing import encode
 
 logger = logging.getLogger(__name__)
 
@@ -101,18 +101,18 @@ class Replica:
         logger.info("draining: no more runs begin here")
         suspended = self._engine.suspended
         seconds = self._engine.settings.drain_seconds
-        await self._engine.under_way.drain(seconds, lambda: suspended.live > 0)
+        await self._engine.running_runs.drain(seconds, lambda: suspended.live > 0)
 
     @property
     def missing(self) -> list[str]:
         """What this lacks to start runs, in one word each: public."""
         missing = [name for name in _NEEDED if self._problems[name]]
-        return [*missing, *(["draining"] if self._engine.under_way.draining else [])]
+        return [*missing, *(["draining"] if self._engine.running_runs.draining else [])]
 
     async def _look(self, what: str) -> str:
         """Return the problem of one part; empty if there is none."""
         if what == "sandboxes":
-            return await (await self._engine.backend()).problem()
+            return await (await self._engine.sandboxes.backend()).problem()
         if what == _ORPHANS:
             await end_orphans(self._engine.gate.audit)
             return ""
@@ -122,20 +122,6 @@ class Replica:
             return ""
         return "it does not answer within 2 s"
 
-    def metrics(self) -> str:
-        queue = self._engine.queue
-        values = {
-            "runs_queued": queue.waiting,
-            "runs_running": queue.taken,
-            "sandboxes_waiting": self._engine.sandboxes.report.waiting,
-            "draining": int(self._engine.under_way.draining),
-        }
-        lines = [
-            f"# TYPE mcp_code_bridge_{name} gauge\nmcp_code_bridge_{name} {value}\n"
-            for name, value in values.items()
-        ]
-        return "".join(lines)
-
     def probe(self, scope: Scope) -> Response | None:
         """Return the response to a probe; None for other requests."""
         if scope["method"] not in ("GET", "HEAD"):
@@ -144,7 +130,16 @@ class Replica:
             case "/healthz":
                 return PlainTextResponse("ok\n")
             case "/metrics":
-                return PlainTextResponse(self.metrics(), media_type="text/plain; version=0.0.4")
+                queue, waiting = self._engine.queue, self._engine.sandboxes.report.waiting
+                gauges = {
+                    "runs_queued": queue.waiting,
+                    "runs_running": queue.taken,
+                    "sandboxes_waiting": waiting,
+                    "draining": int(self._engine.running_runs.draining),
+                }
+                names = {f"mcp_code_bridge_{name}": value for name, value in gauges.items()}
+                lines = (f"# TYPE {name} gauge\n{name} {names[name]}\n" for name in names)
+                return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
             case "/readyz":
                 missing = self.missing
                 body = {"ready": not missing, "replica": self.name, "missing": missing}
@@ -157,7 +152,7 @@ class Replica:
         """Remove this replica's name from a request's session id, or refuse another replica's."""
         session = headers.get(SESSION)
         begins = begins_session(headers) and scope["method"] == "POST"
-        if begins and self._engine.under_way.draining:
+        if begins and self._engine.running_runs.draining:
             problem = "This replica of the bridge is ending. Begin the session on another one."
             retry = {"retry-after": "5", REPLICA: self.name}
             return scope, refuse(503, problem, INTERNAL_ERROR, retry)
@@ -178,13 +173,7 @@ class Replica:
 class RequestMiddleware:
     """Middleware that refuses requests beyond their caller's share, and reads bodies.
 
-    Args:
-        guard: The allowed `Host` and `Origin` headers.
-        token: The token that requests need; empty for none.
-        replica: Answers probes and names the responses.
-
-    Attributes:
-        connections: The open connections, the oldest first.
+    Requests other than probes need the token; an empty one admits all.
     """
 
     def __init__(
@@ -203,7 +192,7 @@ class RequestMiddleware:
         self._sessions: dict[str, str] = {}
         self._beginning: dict[int, str] = {}  # By request, until its session has an id.
         self._bytes: Counter[str] = Counter()
-        self.connections: dict[HttpConnection, None] = {}
+        self.connections: dict[HttpConnection, None] = {}  # The oldest first.
 
     def accept(self, connection: HttpConnection) -> None:
         """Count a connection; close the oldest without a token if there are too many of them."""
@@ -314,7 +303,7 @@ class RequestMiddleware:
             body += part
             more = message.get("more_body", False)
         line = bytes(body)
-        if await is_too_complex(Line(line)):
+        if await is_too_complex(line):
             await refuse(400, TOO_MANY)(scope, receive, send)
         elif line[:1] == b"[":
             await refuse(400, NO_BATCHES.message)(scope, receive, send)
@@ -347,7 +336,6 @@ class RequestMiddleware:
 
 
 def begins_session(headers: Headers) -> bool:
-    """Return whether a request may start an MCP session."""
     version = headers.get("mcp-protocol-version")
     return SESSION not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
 
@@ -361,14 +349,10 @@ def _problem(what: str, held: int, total: int) -> str:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    given = False
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return first.pop() if first else await receive()
 
     return replay
 
@@ -387,9 +371,7 @@ HEAD_SECONDS = 10.0  # For the head of a request to arrive.
 class HttpConnection(H11Protocol):
     """A connection that is closed if the head of a request does not arrive in time.
 
-    Attributes:
-        caller: Empty until a request with a token arrives.
-        user: The peer's user id on a Unix socket.
+    `caller` is empty until a request with a token arrives, or is the `user` of a Unix socket.
     """
 
     def __init__(self, admission: RequestMiddleware, **others: Any) -> None:
@@ -398,11 +380,6 @@ class HttpConnection(H11Protocol):
         self.caller = self.user = ""
         self._admission = admission
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def busy(self) -> bool:
-        cycle: Any = self.cycle  # None before the first request
-        return cycle is not None and not cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -415,10 +392,12 @@ class HttpConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.busy and self._timer is not None:
+        cycle: Any = self.cycle  # None before the first request
+        busy = cycle is not None and not cycle.response_complete
+        if busy and self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        elif not self.busy and self._timer is None:
+        elif not busy and self._timer is None:
             self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -25,32 +25,34 @@ _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UNUSED = frozenset(("", "null", "none", "undefined"))
 """Texts that clients and models write for an unused argument."""
 
-_UNSAID: Mapping[str, Json] = {
-    "mode": "run",
-    "reads": "replay",
-    "end_session": False,
-    "lose_state": False,
-}
-"""The defaults of absent arguments."""
-
 
 def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyRequest:
     """Return the request to run a program or to apply a plan."""
-    given = checked_arguments("run_python", arguments, _parsed_schema(), ("code",))
+    schema = _parsed_schema()
+    given = checked_arguments("run_python", arguments, schema, ("code",))
+    properties = schema["properties"].items()
+    defaults = {name: own["default"] for name, own in properties if "default" in own}
     if "apply" in given:
-        return _apply(given)
-    given = {**_UNSAID, **given}
+        others = sorted(
+            name
+            for name, value in given.items()
+            if name != "apply" and value not in ("", []) and value != defaults.get(name)
+        )
+        if others:
+            raise InvalidRequestError(
+                "`apply` performs a plan exactly as it was shown, and takes nothing with it: leave "
+                f"out {', '.join(others)}."
+            )
+        return ApplyRequest(plan_id=_identifier("apply", given["apply"]))
+    given = {**defaults, **given}
     retry_of = _identifier("retry_of", given.get("retry_of", ""))
-    if given["reads"] != _UNSAID["reads"] and not retry_of:
+    if given["reads"] != "replay" and not retry_of:
         raise InvalidRequestError("`reads` says how a retry is answered, and needs `retry_of`.")
     ends = given["end_session"]
     session = parse_session(given.get("session"), ends=ends)
     code, servers, timeout = (given.get(name) for name in ("code", "servers", "timeout"))
-    if code or not ends:
-        if code is None:
-            raise InvalidRequestError("run_python needs `code`: a string holding a Python program.")
-        if not code.strip():
-            raise InvalidRequestError("`code` is empty; pass the Python program to run.")
+    if (code or not ends) and not (code or "").strip():
+        raise InvalidRequestError("run_python needs `code`: a string holding a Python program.")
     return RunRequest(
         code=code or "",
         session=session,
@@ -77,9 +79,6 @@ def checked_arguments(
 
     Args:
         texts: Names of the arguments that may be any text.
-
-    Raises:
-        InvalidRequestError: An argument is unknown or does not fit; the message says what would.
     """
     given: dict[str, Any] = {}
     properties = schema["properties"]
@@ -137,32 +136,17 @@ def parse_packages(requirements: Sequence[str]) -> tuple[str, ...]:
     return tuple(text.strip() for text in requirements)
 
 
-def _apply(given: Mapping[str, Json]) -> ApplyRequest:
-    others = sorted(
-        name
-        for name, value in given.items()
-        if name != "apply" and value not in ("", []) and value != _UNSAID.get(name)
-    )
-    if others:
-        raise InvalidRequestError(
-            f"`apply` performs a plan exactly as it was shown, and takes nothing with it: leave "
-            f"out {', '.join(others)}."
-        )
-    return ApplyRequest(plan_id=_identifier("apply", given["apply"]))
-
-
 def _identifier(name: str, value: str) -> str:
     if value and not _ID.fullmatch(value):
         raise InvalidRequestError(f"`{name}` must be an id as a result had it, not {value!r:.80}.")
     return value
 
 
-_CONTENTS = ("text", "data", "uri")
 _BLANK = dict.fromkeys(map(ord, " \t\r\n"))
 
 
 def _file(given: Mapping[str, str]) -> InputFile:
-    name, kinds = given["name"], [key for key in _CONTENTS if key in given]
+    name, kinds = given["name"], [key for key in ("text", "data", "uri") if key in given]
     if len(kinds) > 1:
         kinds = [key for key in kinds if given[key].strip().casefold() not in _UNUSED]
     if len(kinds) != 1:
@@ -191,10 +175,6 @@ def field(kind: str, description: str, **more: Any) -> dict[str, Any]:
 
 
 _STRINGS = {"type": "string"}
-_SERVERS = (
-    "Servers to load in addition to those that the code names.",
-    "The only servers that the code may use.",
-)
 _FILE_SCHEMA = {
     "type": "object",
     "properties": {
@@ -217,10 +197,12 @@ def input_schema(
     profiles: Iterable[str] = BUILT_IN,
 ) -> dict[str, Any]:
     """Return the JSON Schema of the arguments; `packages` are offered only if some are allowed."""
+    also = "Servers to load in addition to those that the code names."
+    only = "The only servers that the code may use."
     seconds = {"minimum": 1, "maximum": max_timeout, "default": default_timeout}
     properties = {
         "code": field("string", "The Python program. Top-level await works."),
-        "servers": field("array", _SERVERS[listed_only], items=_STRINGS),
+        "servers": field("array", only if listed_only else also, items=_STRINGS),
         "timeout": field("number", "Seconds the program may take, without its tools.", **seconds),
         "mode": field(
             "string",
@@ -284,39 +266,6 @@ def _parsed_schema() -> dict[str, Any]:
 
 _COUNTS: list[Kind] = [{"server": "string", "tool": "string", "count": "integer", "why": "string"}]
 
-_FINDING: dict[str, Kind] = {
-    "line": "integer",
-    "column": "integer",
-    "rule": "string",
-    "severity": ("deny", "note"),
-    "message": "string",
-}
-
-_HELD_CALL: dict[str, Kind] = {
-    "number": "integer",
-    "arguments": "object",
-    "unlisted": ["string"],
-    **dict.fromkeys(("server", "tool", "effect", "action", "rule", "digest"), "string"),
-}
-
-_PLAN: dict[str, Kind] = {
-    "id": "string",
-    "seconds": "number",
-    "calls": [_HELD_CALL],
-    "callsOmitted": "integer",
-    "stopped": "string",
-    "stale": "string",
-}
-
-_RECEIPT: dict[str, Kind] = {
-    "calls": "object",
-    **dict.fromkeys(("replayed", "held", "refused", "unknown", "resultBytes"), "integer"),
-    **dict.fromkeys(("returnedBytes", "tokensKept", "codeMs", "callsMs", "waitingMs"), "integer"),
-    "audit": "string",
-    "masked": ["string"],
-    "unsent": ["string"],
-}
-
 OUTPUT_SCHEMA = record_schema(
     {
         **dict.fromkeys(("reason", "resultRepr", "error"), "string"),
@@ -327,9 +276,37 @@ OUTPUT_SCHEMA = record_schema(
         **dict.fromkeys(("replayed", "unused", "refused", "unknown"), _COUNTS),
         "result": "any",
         "timeoutSeconds": "number",
-        "findings": [_FINDING],
-        "plan": _PLAN,
-        "receipt": _RECEIPT,
+        "findings": [
+            {
+                **dict.fromkeys(("line", "column"), "integer"),
+                "rule": "string",
+                "severity": ("deny", "note"),
+                "message": "string",
+            }
+        ],
+        "plan": {
+            "id": "string",
+            "seconds": "number",
+            "calls": [
+                {
+                    "number": "integer",
+                    "arguments": "object",
+                    "unlisted": ["string"],
+                    **dict.fromkeys(("server", "tool", "effect"), "string"),
+                    **dict.fromkeys(("action", "rule", "digest"), "string"),
+                }
+            ],
+            "callsOmitted": "integer",
+            **dict.fromkeys(("stopped", "stale"), "string"),
+        },
+        "receipt": {
+            "calls": "object",
+            **dict.fromkeys(("replayed", "held", "refused", "unknown"), "integer"),
+            **dict.fromkeys(("resultBytes", "returnedBytes", "tokensKept"), "integer"),
+            **dict.fromkeys(("codeMs", "callsMs", "waitingMs"), "integer"),
+            "audit": "string",
+            **dict.fromkeys(("masked", "unsent"), ["string"]),
+        },
     }
 )
 """The JSON Schema of a result's record, which omits empty fields."""

@@ -1,7 +1,8 @@
 """The bridge's MCP clients, as the engine sees them, in both eras of the protocol.
 
 With `initialize`, a question is a server request on the stream of the run's call. Since 2026-07-28
-it is the result of that call, and the client repeats the call with the answer.
+it is the result of that call, and the client repeats the call with the answer. Client programs with
+known limits have a table; docs/clients.md has the measurements.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import uuid
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -26,20 +28,14 @@ from bridge.errors import CannotAskError
 from bridge.gate.question import one_line
 from bridge.model import Json
 from bridge.runs.suspended_runs import SuspendedRun, SuspendedRuns, Waiting
-from bridge.server.known_clients import KnownClient, find_client
 from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
 
 Context = ServerRequestContext[Any]
 
-DEFAULT_LEVEL = "info"  # Log level of clients that used `initialize` and have set none.
-
 WAIT_SECONDS = 300.0
 """For all answers of one run over HTTP: meanwhile the run keeps its slot."""
-
-_ELICITATION_METHOD: Method = "elicitation/create"
-_SAMPLING_METHOD: Method = "sampling/createMessage"
 
 _ELICITATION: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
 
@@ -68,15 +64,15 @@ class SameObject:
         return id(self._held)
 
 
-def missing_capability(capabilities: types.ClientCapabilities | None, params: BaseModel) -> str:
+def missing_capability(capabilities: types.ClientCapabilities, params: BaseModel) -> str:
     """Return the capability that a client lacks for a question; empty if none. Pure."""
     if isinstance(params, types.CreateMessageRequestParams):
-        sampling = None if capabilities is None else capabilities.sampling
+        sampling = capabilities.sampling
         if sampling is None:
             return "sample its model"
         with_tools = params.tools is not None or params.tool_choice is not None
         return "sample its model with tools" if with_tools and sampling.tools is None else ""
-    elicitation = None if capabilities is None else capabilities.elicitation
+    elicitation = capabilities.elicitation
     if elicitation is None:
         return "ask its user (elicitation)"
     if isinstance(params, types.ElicitRequestURLParams):
@@ -90,7 +86,7 @@ def _request_of(
     method: Method, params: Mapping[str, Json]
 ) -> types.ElicitRequest | types.CreateMessageRequest:
     try:
-        if method == _SAMPLING_METHOD:
+        if method == "sampling/createMessage":
             asked = types.CreateMessageRequestParams.model_validate(params, by_name=False)
             return types.CreateMessageRequest(params=asked)
         return types.ElicitRequest(params=_ELICITATION.validate_python(params, by_name=False))
@@ -100,7 +96,7 @@ def _request_of(
 
 
 def _require_capability(context: Context, params: BaseModel) -> None:
-    lacking = missing_capability(context.session.client_capabilities, params)
+    lacking = missing_capability(capabilities_of(context), params)
     if lacking:
         wanted = str(getattr(params, "message", "") or "")[:200]
         message = f"The client that asked for this run offers no way to {lacking}."
@@ -120,14 +116,13 @@ def is_modern(context: Context) -> bool:
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-def has_roots(context: Context) -> bool:
-    capabilities = context.session.client_capabilities
-    return capabilities is not None and capabilities.roots is not None
+def capabilities_of(context: Context) -> types.ClientCapabilities:
+    return context.session.client_capabilities or types.ClientCapabilities()
 
 
 async def list_roots(context: Context) -> list[Json]:
     """Return the roots of a client that used `initialize`; none if it does not answer in 2 s."""
-    if not has_roots(context):
+    if capabilities_of(context).roots is None:
         return []
     metadata = ServerMessageMetadata(related_request_id=context.request_id)
     with anyio.move_on_after(2.0), suppress(MCPError, ValidationError):
@@ -168,8 +163,7 @@ class RunClient:
 
     @property
     def visits(self) -> bool:
-        capabilities = self._capable.session.client_capabilities
-        elicitation = None if capabilities is None else capabilities.elicitation
+        elicitation = capabilities_of(self._capable).elicitation
         return elicitation is not None and elicitation.url is not None
 
     async def roots(self) -> list[Json]:
@@ -180,27 +174,19 @@ class RunClient:
         return await list_roots(self._capable)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the client's user (`elicitation/create`).
-
-        Raises:
-            CannotAskError: The client cannot, refused, or too many questions are open.
-        """
-        return await self._ask(_ELICITATION_METHOD, params)
+        return await self._ask("elicitation/create", params)
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the client's model (`sampling/createMessage`)."""
-        return await self._ask(_SAMPLING_METHOD, params)
+        return await self._ask("sampling/createMessage", params)
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
         raise NotImplementedError
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Send a progress notification if a request of the client is open."""
         if self._context is not None:
             await self._context.session.report_progress(seconds, total, message)
 
     async def log(self, level: str, source: str, data: Json) -> None:
-        """Send a log message if a request of the client is open."""
         if self._context is None:
             return
         params = types.LoggingMessageNotificationParams.model_validate(
@@ -217,11 +203,10 @@ class HandshakeClient(RunClient):
 
     def __init__(self, context: Context, identity: Hashable, log_level: str = "") -> None:
         super().__init__(context, identity)
-        self.log_level = log_level or DEFAULT_LEVEL
+        self.log_level = log_level or "info"
         # Only a client that has set a level gets output as log messages.
         self.wants_output = bool(log_level)
-        over_http = isinstance(context.request, Request)
-        self._patience = WAIT_SECONDS if over_http else math.inf
+        self._patience = WAIT_SECONDS if isinstance(context.request, Request) else math.inf
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
         request = _request_of(method, params)
@@ -283,7 +268,7 @@ class ModernClient(RunClient):
         super().__init__(context, identity)
         self._runs = runs
         self._rounds = 0
-        self.run: SuspendedRun | None = None
+        self.run: SuspendedRun  # Set when the run begins.
 
     @property
     def log_level(self) -> str:
@@ -304,27 +289,22 @@ class ModernClient(RunClient):
             asked.elicitation_id = None
         _require_capability(self._capable, asked)
         answer = await self._put(method, as_json(asked))
-        if answer is None and method == _SAMPLING_METHOD:
+        if answer is None and method == "sampling/createMessage":
             raise CannotAskError("The client came back without an answer.")
         return answer if answer is not None else {"action": "cancel"}
 
     async def _list_roots(self) -> list[Json]:
-        answer = await self._put("roots/list", {}) if has_roots(self._capable) else None
-        return list((answer or {}).get("roots", ()))
+        if capabilities_of(self._capable).roots is None:
+            return []
+        return list((await self._put("roots/list", {}) or {}).get("roots", ()))
 
     async def _put(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json] | None:
-        run = self.run
-        if run is None:
-            raise CannotAskError("No user can be asked any more.")
         # The SDK's clients fail after ten rounds, and would lose the result.
         if self._rounds >= 10:
-            message = (
-                "This client was asked 10 times in this run, one time after the other, "
-                "and would give up if it was asked again."
-            )
+            message = "This client was asked 10 times in this run, and would give up the next time."
             raise CannotAskError(message)
-        self._runs.check_room(run)
-        return await run.put(method, params)
+        self._runs.check_room(self.run)
+        return await self.run.put(method, params)
 
 
 def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Json]]:
@@ -332,7 +312,6 @@ def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Js
 
 
 def input_required(waiting: Waiting) -> types.InputRequiredResult:
-    """Return the questions of a run as the result of its call."""
     requests: dict[str, types.InputRequest] = {
         key: types.ListRootsRequest()
         if question.method == "roots/list"
@@ -340,3 +319,43 @@ def input_required(waiting: Waiting) -> types.InputRequiredResult:
         for key, question in waiting.questions.items()
     }
     return types.InputRequiredResult(input_requests=requests, request_state=waiting.secret)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownClient:
+    """The time limit and the peculiarities of an MCP client program, such as Claude Code."""
+
+    source: str = ""  # Its name among discovery's sources, whose files may set its limit.
+    seconds: float = math.inf  # How long it waits for a call, even one that shows progress.
+    variable: str = ""  # The inherited variable with its limit in milliseconds.
+    # It parses JSON text as structured content and refuses results that are not objects, such as
+    # that of `print(1+1)`. It always shows the text.
+    parses_text: bool = False
+    shows_failures: bool = False  # Its model sees failures as JSON: 500 tokens instead of 74.
+    defers: bool = False  # Its model sees most tools only if it searches for them.
+
+    def patience(self, configured: Mapping[str, float], environ: Mapping[str, str]) -> float:
+        """Return the seconds after which the bridge must answer a call; see `own_limits`."""
+        given = environ.get(self.variable, "")
+        inherited = float(given) / 1000 if given.isascii() and given.isdigit() else 0.0
+        # The rest is for delivery.
+        return 0.9 * configured.get(self.source, inherited or self.seconds)
+
+
+CLIENTS: Mapping[str, KnownClient] = {
+    "claude-code": KnownClient(source="claude-code", variable="MCP_TOOL_TIMEOUT", defers=True),
+    "claude-ai": KnownClient(seconds=60),
+    "codex-mcp-client": KnownClient(source="codex", seconds=300, defers=True),
+    "cursor-vscode": KnownClient(seconds=300),
+    "gemini-cli-mcp-client": KnownClient(
+        source="gemini", seconds=600, parses_text=True, shows_failures=True
+    ),
+    "qwen-cli-mcp-client": KnownClient(
+        source="qwen", seconds=600, shows_failures=True, defers=True
+    ),
+}
+
+
+def find_client(name: str) -> KnownClient:
+    """Return the client whose table name is a prefix of `name`; a default if there is none."""
+    return next((CLIENTS[each] for each in CLIENTS if name.startswith(each)), KnownClient())

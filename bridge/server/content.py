@@ -14,13 +14,12 @@ from typing import Any, TypeVar, get_args
 import mcp_types as types
 
 from bridge.errors import BridgeError
+from bridge.gate.privacy import clear_value
 from bridge.gate.redaction import Redactor
-from bridge.gate.result_redaction import clear_value
 from bridge.model import Artifact, RunResult, ShownContent, Status
 from bridge.render.structured import to_structured
 from bridge.render.text import compact
 from bridge.runs import Engine
-from bridge.server.known_clients import KnownClient
 from bridge.settings import RecordPlace
 from bridge.text import counted
 
@@ -30,10 +29,6 @@ Result = TypeVar("Result")
 
 RECORD_KEY = "mcp-code-bridge/result"  # In a result's `_meta`.
 
-RESULT_SIZE = {"anthropic/maxResultSizeChars": 500_000}
-"""A tool's `_meta` with Claude Code's highest limit. Without it, Claude Code shows its model only
-2,000 characters of a result above 50,000. The bridge cuts results itself."""
-
 
 def tool_result(
     content: Sequence[types.ContentBlock],
@@ -42,7 +37,6 @@ def tool_result(
     *,
     is_error: bool = False,
 ) -> types.CallToolResult:
-    """Return a tool result with its record in `_meta` or as structured content."""
     result = types.CallToolResult(content=list(content), is_error=is_error)
     if place == "content":
         result.structured_content = record
@@ -62,16 +56,10 @@ def make_tool(
         idempotent_hint=reads,
         open_world_hint=open_world,
     )
-    more["_meta"] = {**RESULT_SIZE, **more.get("_meta", {})}
+    # Claude Code's highest limit. Without it, Claude Code shows its model only 2,000 characters of
+    # a result above 50,000. The bridge cuts results itself.
+    more["_meta"] = {"anthropic/maxResultSizeChars": 500_000, **more.get("_meta", {})}
     return types.Tool(name=name, title=title, annotations=hints, **more)
-
-
-def adapt_to_client(client: KnownClient, result: types.CallToolResult) -> None:
-    """Change a result for clients that would hide its text or show its record."""
-    if result.is_error and client.shows_failures:
-        result.meta = None
-    if not result.is_error and client.parses_text:
-        result.structured_content = result.structured_content or {}
 
 
 async def result_or_error(
@@ -110,14 +98,6 @@ def _schema(kind: Kind) -> dict[str, Any]:
     return {} if kind == "any" else {"type": kind}
 
 
-def output_schema(schema: dict[str, Any], place: RecordPlace) -> dict[str, Any] | None:
-    """Return a tool's output schema; None if its results have no structured content.
-
-    A client with a schema refuses results without structured content.
-    """
-    return schema if place == "content" else None
-
-
 LINKS_SINCE = "2025-06-18"
 """The first protocol version with links. Clients of earlier ones reject a result that has one."""
 
@@ -136,7 +116,6 @@ def to_result(
 
 
 def redact_content(result: types.CallToolResult, redactor: Redactor) -> None:
-    """Remove this machine's secrets from a tool result."""
     for block in result.content:
         if isinstance(block, types.TextContent):
             block.text = redactor.text(block.text)

@@ -34,12 +34,11 @@ from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR, RequestId
 from pydantic import ValidationError
 
 from bridge.descriptor_reader import Reader
-from bridge.offload import LARGE, offload
+from bridge.event_loop import LARGE, offload
 from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.upstream.framing import (
     MAX_VALUES,
     PREVIEW_CHARACTERS,
-    Line,
     LineFramer,
     Noise,
     OversizeLine,
@@ -60,9 +59,8 @@ PIECE_BYTES = select.PIPE_BUF
 class StdoutMessages(ObjectSendStream[SessionMessage]):
     """A write stream for the SDK's server, over a descriptor that may block.
 
-    Args:
-        over: Cancelled when the client has gone; `failure` says why.
-        answered: The id of an answered request; a further response to it is dropped.
+    It cancels `over` when the client has gone; `failure` says why. A further response to the
+    `answered` request is dropped.
     """
 
     def __init__(self, fd: int, over: anyio.CancelScope, answered: RequestId | None = None) -> None:
@@ -76,11 +74,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         self.failure: OSError | None = None
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Write one message; if cancelled, write the rest of it before the next message.
-
-        Raises:
-            ClosedResourceError: The client has gone.
-        """
+        """Write one message; if cancelled, write the rest of it before the next message."""
         message = item.message
         answers = message.id if isinstance(message, JSONRPCResponse | JSONRPCError) else None
         if self._answered is not None and answers == self._answered:
@@ -104,45 +98,41 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
                 await anyio.lowlevel.checkpoint()
                 written = 0
             else:
-                self._write_piece()
+                try:
+                    self._rest = self._rest[os.write(self._fd, self._rest[:PIECE_BYTES]) :]
+                except BlockingIOError:
+                    pass  # Another holder has made the pipe non-blocking and filled it.
+                except OSError as error:
+                    self.failure = self.failure or error
+                    self._closed = True
+                    self._over.cancel()
+                    raise anyio.ClosedResourceError from error
                 written += 1
-
-    def _write_piece(self) -> None:
-        try:
-            self._rest = self._rest[os.write(self._fd, self._rest[:PIECE_BYTES]) :]
-        except BlockingIOError:
-            # Another holder has made the pipe non-blocking and filled it.
-            return
-        except OSError as error:
-            self.failure = self.failure or error
-            self._closed = True
-            self._over.cancel()
-            raise anyio.ClosedResourceError from error
 
     async def aclose(self) -> None:
         self._closed = True
 
 
 @contextmanager
-def claimed_stdout() -> Iterator[int]:
-    """Yield a private descriptor of stdout; meanwhile descriptor 1 leads to stderr.
+def claimed(fd: int) -> Iterator[int]:
+    """Yield a private descriptor of stdin (0) or stdout (1), for the messages alone.
 
-    Output of child processes and libraries must not come between the messages.
+    Child processes and libraries use the usual descriptors. Meanwhile descriptor 0 reads as empty,
+    and descriptor 1 leads to stderr, or nowhere if there is no stderr.
     """
     _flush()
-    private = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
+    private = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     try:
-        try:
-            os.dup2(2, 1)
-        except OSError:
-            # There is no stderr.
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, 1)
-            os.close(null)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, fd)
+        os.close(null)
+        if fd == 1:
+            with suppress(OSError):
+                os.dup2(2, 1)
         yield private
     finally:
         _flush()
-        os.dup2(private, 1)
+        os.dup2(private, fd)
         os.close(private)
 
 
@@ -156,8 +146,6 @@ logger = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 48 * 1024 * 1024
 """Of a client's message: a program and a run's files, as base64 in lines."""
 
-CHUNK_BYTES = 64 * 1024  # Read at once: the capacity of a pipe.
-
 TOO_MANY = f"The message holds too many values; at most {MAX_VALUES:,} are taken."
 
 NO_BATCHES = ErrorData(
@@ -169,9 +157,9 @@ NO_BATCHES = ErrorData(
 _METHOD = b'"method"'  # In every request and, outside of values, in no response.
 
 
-async def is_too_complex(line: Line) -> bool:
+async def is_too_complex(line: bytes) -> bool:
     """Return whether a client's message has too many values to parse."""
-    return len(line.data) > LARGE and await offload(line.data, partial(has_too_many_values, line))
+    return len(line) > LARGE and await offload(line, partial(has_too_many_values, line))
 
 
 @dataclass(frozen=True)
@@ -180,7 +168,7 @@ class MessageRefusal:
 
 
 def read_line(
-    line: Line | OversizeLine, *, too_complex: bool = False
+    line: bytes | OversizeLine, *, too_complex: bool = False
 ) -> JSONRPCMessage | MessageRefusal | Noise | None:
     """Parse a client's line, repaired if necessary.
 
@@ -197,18 +185,18 @@ def read_line(
     if too_complex:
         found = decode_too_many(line)
         return Noise(TOO_MANY) if found is None else _refusal(found, INVALID_REQUEST, TOO_MANY)
-    if line.data[:1] == b"[" and _METHOD in line.data:
+    if line[:1] == b"[" and _METHOD in line:
         return MessageRefusal(JSONRPCError(jsonrpc="2.0", id=None, error=NO_BATCHES))
     message = decode_line(line)
     if not isinstance(message, JSONRPCError) or message.error.code != PARSE_ERROR:
         return message
     # Either the client's own error, or the replacement of a line that cannot be parsed.
     try:
-        return jsonrpc_message_adapter.validate_json(line.data, by_name=False)
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-    if _METHOD not in line.data:
-        return Noise(line.data[:PREVIEW_CHARACTERS].decode("utf-8", "replace"))
+    if _METHOD not in line:
+        return Noise(line[:PREVIEW_CHARACTERS].decode("utf-8", "replace"))
     if first["type"] == "json_invalid":
         return _refusal(message, PARSE_ERROR, f"The message cannot be parsed: {first['msg']}.")
     return _refusal(message, INVALID_REQUEST, "The message is not a JSON-RPC request.")
@@ -219,36 +207,17 @@ def _refusal(found: JSONRPCError, code: int, problem: str) -> MessageRefusal:
     return MessageRefusal(JSONRPCError(jsonrpc="2.0", id=found.id, error=error))
 
 
-@contextmanager
-def claimed_stdin() -> Iterator[int]:
-    """Yield a private descriptor of stdin; meanwhile descriptor 0 reads as empty.
-
-    Child processes inherit descriptor 0 and must not read the client's messages.
-    """
-    private = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
-    try:
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
-        yield private
-    finally:
-        os.dup2(private, 0)
-        os.close(private)
-
-
 class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
     """A read stream for the SDK's server, over a descriptor that may block. One task reads.
 
-    Args:
-        writer: Sends the errors for unreadable requests.
-        read: The bytes that were read before.
+    It begins with the bytes that were `read` before, and answers unreadable requests.
     """
 
     def __init__(self, fd: int, writer: StdoutMessages, read: bytes = b"") -> None:
         self._fd = fd
         self._writer = writer
         self._framer = LineFramer(MAX_MESSAGE_BYTES)
-        self._lines: deque[Line | OversizeLine] = deque(self._framer.feed(read))
+        self._lines: deque[bytes | OversizeLine] = deque(self._framer.feed(read))
         self._reader = Reader(fd, self._read_now)
         self._ended = False
 
@@ -276,8 +245,8 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
                 rest = self._framer.finish()
                 self._lines.extend(() if rest is None else (rest,))
 
-    async def _read(self, line: Line | OversizeLine) -> JSONRPCMessage | None:
-        too_complex = isinstance(line, Line) and await is_too_complex(line)
+    async def _read(self, line: bytes | OversizeLine) -> JSONRPCMessage | None:
+        too_complex = isinstance(line, bytes) and await is_too_complex(line)
         match read_line(line, too_complex=too_complex):
             case MessageRefusal(answer):
                 logger.warning("the client sent an invalid message: %s", answer.error.message)
@@ -297,7 +266,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         if not select.select((self._fd,), (), (), 0)[0]:
             return None
         with suppress(BlockingIOError):
-            return os.read(self._fd, CHUNK_BYTES)
+            return os.read(self._fd, 64 * 1024)  # The capacity of a pipe.
         return None
 
     async def aclose(self) -> None:
@@ -310,7 +279,7 @@ async def serve_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> 
     """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
     options = server.create_initialization_options()
     over = anyio.CancelScope()
-    with claimed_stdout() as out, claimed_stdin() as into:
+    with claimed(1) as out, claimed(0) as into:
         writer = StdoutMessages(out, over, greeting.answered)
         with over:
             await server.run(StdinMessages(into, writer, greeting.read), writer, options)

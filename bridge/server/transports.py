@@ -7,7 +7,8 @@ import ipaddress
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,12 +20,12 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bridge.errors import UsageError
+from bridge.event_loop import background_task
 from bridge.runs import Engine
 from bridge.server.admission import BOUNDS, HttpConnection, Replica, RequestMiddleware
 from bridge.server.app import build_server
-from bridge.server.notices import NotifyingServer
+from bridge.server.resources import NotifyingServer
 from bridge.server.stdio import MAX_MESSAGE_BYTES
-from bridge.tasks import background_task
 
 SHUTDOWN_SECONDS = 3  # For running requests when the server stops; then they are cancelled.
 
@@ -34,10 +35,7 @@ HTTP_IDLE_SECONDS = 30 * 60  # Until an unused session ends.
 class HttpServer(uvicorn.Server):
     """Serves the bridge over HTTP; at its end it waits for requests, but not for streams.
 
-    Args:
-        host: A name or address of this machine, or the path of a Unix socket.
-        replica: Answers probes and names the responses.
-        token: The token that requests other than probes need; empty for none.
+    The host is a name or address of this machine, or the path of a Unix socket.
     """
 
     def __init__(
@@ -45,12 +43,10 @@ class HttpServer(uvicorn.Server):
         server: NotifyingServer,
         host: str,
         port: int,
-        listening: Callable[[int], None] = lambda port: None,
         replica: Replica | None = None,
         token: str = "",
     ) -> None:
         self._address = (host, port)
-        self._listening = listening
         self._listeners: list[socket.socket] = []
         self._notices = server.notices
         # Nothing is allowed before the port is known.
@@ -86,18 +82,20 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         host, port = self._address
         if "/" in host:
+            address = f"unix:{host}"
             self._listeners = [unix_listener(Path(host))]
             found = guard("localhost", 80)
         else:
             self._listeners = listeners(host, port)
             port = self._listeners[0].getsockname()[1]
+            address = f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp"
             found = guard(host, port)
         self._guard.allowed_hosts = found.allowed_hosts
         self._guard.allowed_origins = found.allowed_origins
         await super().startup(self._listeners)
         for each in self._listeners:
             each.listen(socket.SOMAXCONN)  # More connections than `backlog` may wait.
-        self._listening(port)
+        print(f"Serving {address}", file=sys.stderr, flush=True)  # noqa: T201
 
     def close(self) -> None:
         """Close the listening sockets, also of a server that was cancelled while it started."""
@@ -134,27 +132,17 @@ class HttpServer(uvicorn.Server):
 
 
 async def serve_http(
-    engine: Engine,
-    host: str,
-    port: int,
-    listening: Callable[[int], None] = lambda port: None,
-    ending: anyio.Event | None = None,
-    token: str = "",
+    engine: Engine, host: str, port: int, ending: anyio.Event, token: str = ""
 ) -> None:
     """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled.
 
-    Args:
-        ending: Drains once set: no more runs start, and this returns when the last has ended.
-        token: The token that requests other than probes need; empty for none.
-
-    Raises:
-        UsageError: The bridge cannot listen on the address.
+    Once `ending` is set, no more runs start, and this returns when the last has ended.
     """
     replica = Replica(engine)
-    server = HttpServer(build_server(engine), host, port, listening, replica, token)
+    server = HttpServer(build_server(engine), host, port, replica, token)
 
     async def end() -> None:
-        await (ending or anyio.Event()).wait()
+        await ending.wait()
         await replica.drain()
         server.should_exit = True
 
@@ -182,20 +170,14 @@ def listeners(host: str, port: int) -> list[socket.socket]:
         failure: OSError | None = None
         for family, _, _, _, address in addresses:
             try:
-                each = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 if bound:
                     address = (address[0], bound[0].getsockname()[1], *address[2:])
-                each.bind(address)
+                bound.append(stack.enter_context(socket.create_server(address, family=family)))
             except OSError as error:
                 # A machine without IPv6 has only one of the addresses of `localhost`.
                 if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
                     raise _cannot_listen(host, port, error) from None
                 failure = error
-            else:
-                bound.append(each)
         if not bound:
             raise _cannot_listen(host, port, failure or OSError("it has no address"))
         stack.pop_all()
@@ -249,11 +231,7 @@ def guard(host: str, port: int) -> TransportSecuritySettings:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of "HOST:PORT"; for "unix:PATH" the path and 0.
-
-    Raises:
-        UsageError: It is not an address, or other machines can reach it.
-    """
+    """Return host and port of "HOST:PORT"; for "unix:PATH" the path and 0."""
     if text.startswith("unix:/"):
         return text.removeprefix("unix:"), 0
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:\s]+)):(\d{1,5})", text)

@@ -1,17 +1,18 @@
-"""Admission of sessions: a bounded number has a sandbox, in fair shares (`bridge.fair_shares`).
+"""Admission of sessions: a bounded number has a sandbox, in fair shares.
 
-An idle session gives up its sandbox for one that waits, and its state stays saved. A running
-program is never ended for another session.
+With n owners that have or want a place, each owner's share is 1/n. An idle session gives up its
+sandbox for one that waits, and its state stays saved. A session that runs a program keeps it.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
 import anyio
 
 from bridge.errors import BridgeError
-from bridge.fair_shares import Taken, gives_up_place, place_for
 
 # A client can ask for any number of sessions and runs.
 MAX_WAITING = 32  # Sessions that wait for a place; also runs that wait for one session.
@@ -20,16 +21,20 @@ MAX_WAITING_OF_OWNER = 8  # Waiting sessions of one owner, who could fill the qu
 _SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
 
 
-class Candidate(Protocol):
-    """A session that needs a place; `since` is the time of its last use."""
-
-    since: float
+class Occupant(Protocol):
+    """A session that may have a place; `in_use` while its place cannot be taken."""
 
     @property
     def owner(self) -> str: ...
 
     @property
     def in_use(self) -> bool: ...
+
+
+class Candidate(Occupant, Protocol):
+    """A session that waits for a place or has one. `since` is the time of its last use."""
+
+    since: float
 
     async def put_away(self) -> None: ...
 
@@ -94,7 +99,7 @@ class SessionAdmission:
         waiting = [each.owner for each in self._waiting]
         # Sessions that already give up their places do not count.
         staying = [each for each in self._by_age() if each not in self._yielding]
-        if not gives_up_place(session.owner, _as_taken(staying), self._places, waiting):
+        if not gives_up_place(session.owner, staying, self._places, waiting):
             return False
         self._yielding.add(session)
         return True
@@ -105,17 +110,16 @@ class SessionAdmission:
                 known = self._by_age()
                 # Waiting sessions wake in their order of arrival.
                 ahead = [] if session in self._waiting else [each.owner for each in self._waiting]
-                ruling = place_for(session.owner, _as_taken(known), self._places, ahead)
-                match ruling.answer:
-                    case "free":
-                        self._admitted.add(session)
-                        return True
-                    case "instead":
-                        await known[ruling.place].put_away()
-                    case "wait":
-                        return False
-                    case "no":
-                        raise _all_used(ruling.held, self._places)
+                answer = place_for(session.owner, known, self._places, ahead)
+                if isinstance(answer, int):
+                    await known[answer].put_away()
+                    continue
+                if answer == "no":
+                    own = [each.owner for each in known].count(session.owner)
+                    raise _all_used(own, self._places)
+                if answer == "free":
+                    self._admitted.add(session)
+                return answer == "free"
 
     def _by_age(self) -> list[Candidate]:
         return sorted(self._admitted, key=lambda each: each.since)
@@ -123,10 +127,6 @@ class SessionAdmission:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
-
-
-def _as_taken(known: list[Candidate]) -> list[Taken]:
-    return [Taken(each.owner, each.in_use) for each in known]
 
 
 def _all_used(held: int, places: int) -> BridgeError:
@@ -142,3 +142,50 @@ def _all_used(held: int, places: int) -> BridgeError:
         f"without `session`. {_SETTING}",
         code="session_limit",
     )
+
+
+def place_for(
+    owner: str, taken: Sequence[Occupant], places: int, ahead: Sequence[str] = ()
+) -> int | Literal["free", "wait", "no"]:
+    """Return the index of the holder that must give its place to an owner.
+
+    Otherwise return "free" if a place is free, "wait" if one will be given up, and "no" if the
+    owner has its share. An owner with its share or more replaces an idle holder of its own. An
+    owner with less may take the place of an idle holder whose owner has more than its share.
+
+    Args:
+        taken: The holders of places, least recently used first.
+        ahead: The owners that already wait.
+    """
+    held = Counter(each.owner for each in taken)
+    # A place that was given up belongs to the owner that waited, not to a later equal owner.
+    if len(taken) < places and not any(held[other] <= held[owner] for other in ahead):
+        return "free"
+    below = _below(owner, held, places)
+    idle = [place for place, each in enumerate(taken) if not each.in_use]
+    if below:
+        others = [place for place in idle if _above(taken[place].owner, held, places, owner)]
+        if others:
+            return max(others, key=lambda one: held[taken[one].owner])
+    own = [place for place in idle if taken[place].owner == owner]
+    if own:
+        return own[0]
+    return "wait" if below else "no"
+
+
+def gives_up_place(
+    owner: str, taken: Sequence[Occupant], places: int, waiting: Sequence[str]
+) -> bool:
+    """Return whether an owner must give an idle place to a waiting owner."""
+    held = Counter(each.owner for each in taken)
+    return any(
+        _below(other, held, places) and _above(owner, held, places, other) for other in waiting
+    )
+
+
+def _below(owner: str, held: Counter[str], places: int) -> bool:
+    return held[owner] * len(held.keys() | {owner}) < places
+
+
+def _above(owner: str, held: Counter[str], places: int, wanting: str) -> bool:
+    return held[owner] * len(held.keys() | {wanting}) > places

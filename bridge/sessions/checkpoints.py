@@ -1,8 +1,9 @@
-"""Saved states of sessions, in the store.
+"""States of sessions: as their guests send them, and as the store keeps them.
 
-A session has a row and a blob, which are replaced together; a blob with another digest is refused.
-Only a guest interprets the state. A disk error loses the state and no run. After a power cut the
-state is the old or the new one. The state is readable by this user only, and is not encrypted.
+Only another guest interprets a state. A malformed part makes this state unusable, and the session
+continues. A session has a row and a blob, which are replaced together; a blob with another digest
+is refused. A disk error loses the state and no run. After a power cut the state is the old or the
+new one. The state is readable by this user only, and is not encrypted.
 
 A claim is a document with the name of the replica that runs something in the session, which renews
 it meanwhile. Between runs, once the state is saved, no replica has the session. A claim that is not
@@ -29,21 +30,82 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import InvalidRequestError
-from bridge.model import Json, Loss
-from bridge.sessions.state import MAX_STATE_BYTES, losses
-from bridge.store import Store, Transaction, owner_digest
+from bridge.guest.protocol.wire import State
+from bridge.model import Json, Loss, owner_digest
+from bridge.store import Store, Transaction
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
+from bridge.text import valid_text, visible
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Row, Table
 
 logger = logging.getLogger(__name__)
 
+# A guest can send a state of any size, with any number of names of any length.
+MAX_STATE_BYTES = 44 * 1024 * 1024
+"""The largest state, and the largest restored state with a run's files. As base64 they fit into one
+frame of 64 MB. Guests are asked for at most 32 MB and add the sources."""
+
+MAX_NAMES = 40  # The other names are counted.
+MAX_NAME_CHARS = 80
+
+
+class StateParts:
+    """Collects the parts of one state; `problem` says why they are unusable."""
+
+    def __init__(self) -> None:
+        self.lost: tuple[Loss, ...] = ()
+        self.problem = ""
+        self._data = bytearray()
+
+    def add(self, frame: State) -> None:
+        if self.problem:
+            return
+        if len(self._data) + len(frame.data) > MAX_STATE_BYTES:
+            self.refuse(f"it is larger than {MAX_STATE_BYTES:,} bytes")
+            return
+        self._data += frame.data
+        if frame.lost:
+            self.lost = losses(frame.lost)
+
+    @property
+    def data(self) -> bytes | None:
+        return bytes(self._data) or None
+
+    def refuse(self, problem: str) -> None:
+        """Drop the state and record the reason."""
+        self.problem = problem
+        self._data.clear()
+
+
+def losses(*said: object) -> tuple[Loss, ...]:
+    """Return the losses that a possibly hostile guest reports, each name once."""
+    found: dict[str, Loss] = {}
+    more = 0
+    for entry in (entry for each in said if isinstance(each, list | tuple) for entry in each):
+        match entry:
+            case Loss(name=name, why=why) | [str(name), str(why)]:
+                name = shown_line(name, MAX_NAME_CHARS)
+            case _:
+                continue
+        if name not in found and len(found) >= MAX_NAMES:
+            more += 1
+        elif name not in found:
+            found[name] = Loss(name=name, why=shown_line(why, 300))
+    if more:
+        found["..."] = Loss(name="...", why=f"and {more:,} more")
+    return tuple(found.values())
+
+
+def shown_line(text: str, most: int) -> str:
+    """Return a guest's text in one bounded line."""
+    shown = visible(valid_text(text[: most + 1]), keep="")
+    return shown if len(shown) <= most else f"{shown[:most]}..."
+
+
 MAX_OF_OWNER = 500  # Sessions: a client can make any number.
 
 _DAY = 24 * 3600.0
-
-_PIECE = 1024 * 1024
 
 CLAIM = "claim"  # The kind of documents that say which of several bridges has a session.
 
@@ -99,22 +161,19 @@ class Checkpoints:
 
         Of several sessions with one name it is the last saved.
         """
-        every = await self._every(owner)
+        every = await self.listed(owner)
         if every is None:
             return None, "what is saved of sessions cannot be read"
         by_id = next((each for each in every if each.session_id == key), None)
         return by_id or next((each for each in every if each.name == key), None), ""
 
-    async def _every(self, owner: str) -> tuple[Saved, ...] | None:
+    async def listed(self, owner: str) -> tuple[Saved, ...] | None:
+        """Return an owner's sessions without their data; None if they cannot be read."""
         try:
             return await anyio.to_thread.run_sync(self.all, owner)
         except OSError as error:
             logger.warning("saved sessions cannot be read: %s", error)
             return None
-
-    async def load(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
-        """Return a session with its data, or why that is unusable; (None, "") if there is none."""
-        return await anyio.to_thread.run_sync(self.loaded, owner, session_id)
 
     async def save(self, owner: str, saved: Saved) -> str:
         """Replace a saved session; return why that failed, empty on success."""
@@ -139,10 +198,6 @@ class Checkpoints:
             return None if row is None else _parse_row(row)
 
         return await anyio.to_thread.run_sync(read)
-
-    async def listed(self, owner: str) -> tuple[Saved, ...]:
-        """Return an owner's sessions without their data."""
-        return await self._every(owner) or ()
 
     def write(self, owner: str, saved: Saved) -> None:
         """Replace a saved session.
@@ -187,27 +242,24 @@ class Checkpoints:
             self.tidy()
 
     def loaded(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
-        """Return a session with its data; see `load`."""
+        """Return a session with its data, or why that is unusable; (None, "") if there is none."""
         try:
             with self._store.reading() as kept:
                 row = _row(kept, _key(owner, session_id))
             if row is None or row.saved < self._oldest():
                 return None, ""
-            data = self._data(row)
+            pieces, size = [], 0
+            with closing(self._store.blobs.open(row.digest)) as blob:
+                while size <= MAX_STATE_BYTES and (piece := blob.read(1024 * 1024, size)):
+                    pieces.append(piece)
+                    size += len(piece)
         except OSError as error:
             return None, f"its checkpoint cannot be read: {error.strerror or error}"
+        data = b"".join(pieces)
         found = _parse_row(row, data)
         if found is None or hashlib.sha256(data).hexdigest() != row.digest:
             return None, "its checkpoint is damaged, or somebody changed it"
         return found, ""
-
-    def _data(self, row: Row[Any]) -> bytes:
-        with closing(self._store.blobs.open(row.digest)) as blob:
-            pieces, size = [], 0
-            while size <= MAX_STATE_BYTES and (piece := blob.read(_PIECE, size)):
-                pieces.append(piece)
-                size += len(piece)
-        return b"".join(pieces)
 
     def all(self, owner: str | None) -> tuple[Saved, ...]:
         """Return an owner's sessions without data, or all owners'; the last saved first."""
@@ -274,11 +326,6 @@ def _has_key(owner: str, which: str) -> ColumnElement[bool]:
     return (table.c.owner == owner) & (table.c.id == which)
 
 
-def id_digest(session_id: str) -> str:
-    """Return a session's key in the store, which has a fixed length."""
-    return hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def _row(kept: Transaction, key: _Key) -> Row[Any] | None:
     if kept.connection is None:
         return None
@@ -343,7 +390,13 @@ class Claims:
             # The other replica may be saving the state, or may be dead.
             alive = seen not in (None, found)
             if alive and anyio.current_time() - start > 1.5 * LEASE_SECONDS:
-                raise _elsewhere(session_id, _holder(found))
+                raise InvalidRequestError(
+                    f"Session {session_id} is in use in replica {_holder(found)!r} of the bridge: "
+                    "a run uses it there, or its state could not be saved and is there alone. "
+                    "Nothing was run.",
+                    remedy="Wait for that run to end, or send the request to that replica.",
+                    code="elsewhere",
+                )
             if found != seen:
                 seen, since = found, anyio.current_time()
             await anyio.sleep(wait)
@@ -411,17 +464,10 @@ class Claims:
 
 
 def _key(owner: str, session_id: str) -> _Key:
-    return owner_digest(owner), id_digest(session_id)
+    """Return a session's key in the store, which has a fixed length."""
+    session = hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return owner_digest(owner), session
 
 
 def _holder(found: bytes | None) -> str:
     return (found or b"").partition(b" ")[0].decode(errors="replace")
-
-
-def _elsewhere(session_id: str, replica: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"Session {session_id} is in use in replica {replica!r} of the bridge: a run uses it in "
-        "it there, or its state could not be saved and is there alone. Nothing was run.",
-        remedy="Wait for the session's run to end, or send the request to that replica.",
-        code="elsewhere",
-    )

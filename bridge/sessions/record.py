@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.errors import PackageRefusedError
-from bridge.gate.flow import FlowState
+from bridge.gate.policy import FlowState
 from bridge.model import Json, Loss, SessionReport, SessionState, Variable
 from bridge.sandbox.failure import Ending, Verdict
-from bridge.sessions.checkpoints import Saved
-from bridge.sessions.state import MAX_NAME_CHARS, MAX_NAMES, losses, shown_line
+from bridge.sessions.checkpoints import MAX_NAME_CHARS, MAX_NAMES, Saved, losses, shown_line
 
 logger = logging.getLogger(__name__)
 
@@ -98,15 +97,12 @@ class Record:
         self._gone = ""
         self._damaged = damaged
         if saved is not None:
-            self._take_over(saved)
-
-    def _take_over(self, saved: Saved) -> None:
-        facts = saved.facts
-        self.runs = self.saved = saved.run
-        self.holdings = holdings(facts.get("holds"), facts.get("more"))
-        self.flow = FlowState.of(facts.get("flow"))
-        self.packages, self.pins = _texts(facts.get("packages")), _texts(facts.get("pins"))
-        self.unkept = saved.lost
+            facts = saved.facts
+            self.runs = self.saved = saved.run
+            self.holdings = holdings(facts.get("holds"), facts.get("more"))
+            self.flow = FlowState.of(facts.get("flow"))
+            self.packages, self.pins = _texts(facts.get("packages")), _texts(facts.get("pins"))
+            self.unkept = saved.lost
 
     def check_move(self) -> None:
         """Check that the saved state has all variables, so another sandbox can continue."""
@@ -170,7 +166,7 @@ class Record:
         """
         kept = ending.exited is not None and ending.exited.kept and sound
         kept = kept and not (ending.protocol_error or ending.lost)
-        state, note, lost = self._start(ending, saved)
+        state, note, lost = self._describe_start(ending, saved)
         self.runs += 1
         self.begun = True
         if cancelled:
@@ -186,7 +182,9 @@ class Record:
             if sound:
                 why = _why_lost(verdict, answered=ending.done is not None)
             self.lose(f"in run {self.runs}, {why}")
-            state, note = "lost", _lost_note(why, self.saved)
+            start = f"what was saved after run {self.saved}" if self.saved else "nothing"
+            note = f"The session's state is lost: {why}. The next run begins with {start}."
+            state = "lost"
         if ends:
             state, note = "ended", note if kept else ""
         report = replace(self.report(state, lost, note), fresh=fresh)
@@ -198,34 +196,25 @@ class Record:
             verdict = replace(verdict, error=f"{verdict.error.rstrip()}\n{more}".strip())
         return verdict, report
 
-    def _start(
+    def _describe_start(
         self, ending: Ending, saved: Saved | None
     ) -> tuple[SessionState, str, tuple[Loss, ...]]:
-        """Return how a run began, for its result."""
+        """Return how a run began: the state, a note if that is not the last run's, the losses."""
         if self.begun:
             return "kept", "", ()
-        note, self._gone = self._start_note(0 if saved is None else saved.run), ""
+        why, self._gone = f": {self._gone}" if self._gone else "", ""
         told = None if ending.done is None else ending.done.lost
-        lost = losses(None if saved is None else saved.lost, told)
-        return "new" if saved is None else "restored", note, lost
-
-    def _start_note(self, saved: int) -> str:
-        """Return a note if a run does not begin with the state of the last run; else "".
-
-        Args:
-            saved: The run whose saved state is restored; 0 for none.
-        """
-        if not self.runs:
-            return self._damaged and f"It began again, with nothing: {self._damaged}."
-        why = f": {self._gone}" if self._gone else ""
-        if not saved:
-            return f"What the session held is lost{why}. It began again, with nothing."
-        start = f"Restored from what was saved after run {saved}"
-        if saved == self.runs:
-            return f"{start}{why}."
-        first, last = saved + 1, self.runs
-        which = f"run {last} did is" if first == last else f"runs {first} to {last} did is"
-        return f"{start}; what {which} lost{why}."
+        if saved is None:
+            note = f"What the session held is lost{why}. It began again, with nothing."
+            if not self.runs:
+                note = self._damaged and f"It began again, with nothing: {self._damaged}."
+            return "new", note, losses(told)
+        note = f"Restored from what was saved after run {saved.run}"
+        if saved.run != self.runs:
+            first, last = saved.run + 1, self.runs
+            which = f"run {last} did is" if first == last else f"runs {first} to {last} did is"
+            note += f"; what {which} lost"
+        return "restored", f"{note}{why}.", losses(saved.lost, told)
 
     def began_from(self, saved: Saved | None, why: str) -> None:
         """Record the restored state, or why there is none."""
@@ -274,12 +263,6 @@ class Record:
 def _texts(value: Json) -> tuple[str, ...]:
     listed = value if isinstance(value, list) else []
     return tuple(text for text in listed if isinstance(text, str))
-
-
-def _lost_note(why: str, saved: int) -> str:
-    """Return a note on lost state and on how the next run begins."""
-    start = f"what was saved after run {saved}" if saved else "nothing"
-    return f"The session's state is lost: {why}. The next run begins with {start}."
 
 
 def _why_lost(verdict: Verdict, *, answered: bool) -> str:

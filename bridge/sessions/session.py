@@ -15,19 +15,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import anyio
+import anyio.to_thread
 
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, NotStartedError
-from bridge.gate.flow import FlowState
 from bridge.model import Limits, Loss, RunRequest, RunResult, SessionReport
 from bridge.packages.packages import NOTHING, PackageSet, packages_of
 from bridge.rpc.channel import as_base64
 from bridge.sandbox.failure import Ending, Verdict
 from bridge.sandbox.pool import Reservation
 from bridge.sessions.admission import MAX_WAITING, SessionAdmission
-from bridge.sessions.checkpoints import Checkpoints, Claims, Saved
+from bridge.sessions.checkpoints import MAX_STATE_BYTES, Checkpoints, Claims, Saved, StateParts
 from bridge.sessions.record import Holdings, Record
-from bridge.sessions.state import MAX_STATE_BYTES, StateParts
 from bridge.upstream.client_features import clear_caller, on_behalf_of
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ SAVE_SECONDS = 10.0  # A guest may take so long to send its state; the next run 
 
 
 class Guest(Protocol):
-    """The sandbox of a session; see `bridge.runs.ready_sandbox`."""
+    """The sandbox of a session; see `bridge.runs.program`."""
 
     @property
     def is_whole(self) -> bool: ...
@@ -49,38 +48,52 @@ class Turn:
     """A run's turn: it has the session's sandbox.
 
     Attributes:
-        number: The run's number in the session, from 1.
-        state: The saved state to restore in a new sandbox; empty for none.
-        waited: Whether the sandbox may have died since the last run.
-        begun: Receives the function that interrupts the program, once the program has begun.
-        conclude: Returns the verdict on the run, and the session's report.
+        saved: The saved state to restore in a new sandbox; None for none.
+        concluded: Whether the run has reported its end.
         lost: The variables that the save after this run could not include.
     """
 
-    session_id: str
-    number: int
-    state: bytes = field(default=b"", repr=False)
-    flow: FlowState
-    waited: bool = False
-    packages: PackageSet = NOTHING
+    queued: QueuedRun
+    record: Record
+    guest: Guest
+    saved: Saved | None
+    packages: PackageSet
     sandbox: Reservation[Any]
-    begun: Callable[[Callable[[], Awaitable[None]]], None]
-    conclude: Callable[[Verdict, Ending], tuple[Verdict, SessionReport]]
     concluded: bool = False
     lost: tuple[Loss, ...] = ()
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of the `Run` frame."""
-        return {"number": self.number, "state": as_base64(self.state)}
+        """The arguments of `run_frame` for a session's run."""
+        return {"number": self.record.runs + 1, "state": as_base64(self._state)}
+
+    @property
+    def _state(self) -> bytes:
+        return b"" if self.saved is None else self.saved.data
+
+    def begun(self, stop: Callable[[], Awaitable[None]]) -> None:
+        """Record that the program has begun, and the function that interrupts it."""
+        self.queued.stop = stop
+
+    def conclude(self, verdict: Verdict, ending: Ending) -> tuple[Verdict, SessionReport]:
+        """Record the end of the run; return the verdict on it, and the session's report."""
+        self.concluded = True
+        return self.record.ended(
+            verdict,
+            ending,
+            saved=self.saved,
+            sound=self.guest.is_whole,
+            cancelled=self.queued.stopped,
+            ends=self.queued.ends,
+        )
 
     def check(self, request: RunRequest) -> None:
         """Check that the request's files and the restored state fit into one frame."""
         brought = sum(len(file.data or b"") for file in request.files)
-        if len(self.state) + brought > MAX_STATE_BYTES:
+        if len(self._state) + brought > MAX_STATE_BYTES:
             message = (
                 f"The files of this run ({brought:,} bytes) do not fit beside what is restored of "
-                f"the session ({len(self.state):,} bytes): together {MAX_STATE_BYTES:,} at most."
+                f"the session ({len(self._state):,} bytes): together {MAX_STATE_BYTES:,} at most."
             )
             remedy = "Run something without files first; the next run can have them."
             raise InvalidRequestError(message, remedy=remedy)
@@ -161,9 +174,6 @@ class QueuedRun:
         """Hold the session's sandbox while this is open.
 
         A cancellation first interrupts the program, so that the session keeps its state.
-
-        Raises:
-            BridgeError: The bridge is ending.
         """
         failure: Exception | None = None
         scope = anyio.CancelScope()
@@ -258,6 +268,7 @@ class Session:
     Attributes:
         since: The time of its last use, as from `anyio.current_time`.
         memory_bytes: The memory limit of its sandbox; 0 before the first one.
+        is_open: Whether it has a sandbox, or starts one.
         claimed: Whether this one of several bridges has it; guarded by `claiming`.
     """
 
@@ -270,7 +281,7 @@ class Session:
         self.claiming = anyio.Lock()
         self._services = services
         self._queue: deque[QueuedRun] = deque()
-        self._open = self._leaving = self._active = False
+        self.is_open = self._leaving = self._active = False
         self._busy: QueuedRun | None = None
         self._woken = anyio.Event()
         self._closed = anyio.Event()
@@ -280,11 +291,6 @@ class Session:
     @property
     def owner(self) -> str:
         return self.record.owner
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has a sandbox, or starts one."""
-        return self._open
 
     @property
     def in_use(self) -> bool:
@@ -312,7 +318,7 @@ class Session:
 
     async def put_away(self) -> None:
         """Release the sandbox after the current run."""
-        if self._open:
+        if self.is_open:
             self._leaving = True
             self._woken.set()
             await self._closed.wait()
@@ -333,8 +339,15 @@ class Session:
         clear_caller()
         try:
             while self._queue:
+                first = self._queue[0]
                 try:
-                    await self._serve_queue()
+                    if self.over:
+                        # A request for the name gets a new session.
+                        self._queue.popleft().finish()
+                    elif first.request is None:
+                        await self._end(self._queue.popleft())
+                    else:
+                        await self._live(first, first.limits)
                 except Exception:
                     # A named boundary: a defect here must not end other sessions.
                     logger.exception("session %s failed inside the bridge", self.record.name)
@@ -356,18 +369,6 @@ class Session:
                 await claims.release(self.owner, self.record.session_id)
                 self.claimed = False
 
-    async def _serve_queue(self) -> None:
-        if self.over:
-            while self._queue:
-                # A request for the name gets a new session.
-                self._queue.popleft().finish()
-            return
-        first = self._queue[0]
-        if first.request is None:
-            await self._end(self._queue.popleft())
-        else:
-            await self._live(first, first.limits)
-
     def _refuse_all(self, error: BridgeError | None) -> None:
         if self._busy is not None:
             self._busy.finish(error)
@@ -381,8 +382,8 @@ class Session:
         try:
             with first.section():
                 await self._services.admission.admit(self)
-                self._open = True
-            if not self._open:
+                self.is_open = True
+            if not self.is_open:
                 return
             with first.section():
                 self._packages = self._grown or await self._resolved_packages(first)
@@ -402,7 +403,7 @@ class Session:
             else:
                 logger.warning("session %s: %s", self.record.name, error)
         finally:
-            self._open = False
+            self.is_open = False
             self._services.admission.dismiss(self)
             self._closed.set()
 
@@ -446,7 +447,8 @@ class Session:
         record = self.record
         saved = None
         if record.runs:
-            saved, why = await self._services.checkpoints.load(record.owner, record.session_id)
+            load = self._services.checkpoints.loaded
+            saved, why = await anyio.to_thread.run_sync(load, record.owner, record.session_id)
             record.began_from(saved, why)
         while (queued := await self._next(guest)) is not None:
             if queued.request is None:
@@ -457,9 +459,16 @@ class Session:
                 return
             if queued.over.is_set():
                 continue
-            turn = self._turn(queued, guest, saved, reservation)
+            turn = Turn(
+                queued=queued,
+                record=record,
+                guest=guest,
+                saved=saved,
+                packages=self._packages,
+                sandbox=reservation,
+            )
             try:
-                await self._hand_over(queued, guest, turn)
+                await self._hand_over(turn)
                 if record.begun and record.intact and not self.over:
                     saved = None
                     turn.lost = await self._save(guest)
@@ -504,41 +513,9 @@ class Session:
                 tasks.cancel_scope.cancel()
         return died
 
-    def _turn(
-        self, queued: QueuedRun, guest: Guest, saved: Saved | None, reservation: Reservation[Any]
-    ) -> Turn:
-        record = self.record
-
-        def begun(stop: Callable[[], Awaitable[None]]) -> None:
-            queued.stop = stop
-
-        def conclude(verdict: Verdict, ending: Ending) -> tuple[Verdict, SessionReport]:
-            turn.concluded = True
-            return record.ended(
-                verdict,
-                ending,
-                saved=saved,
-                sound=guest.is_whole,
-                cancelled=queued.stopped,
-                ends=queued.ends,
-            )
-
-        turn = Turn(
-            session_id=record.session_id,
-            number=record.runs + 1,
-            state=b"" if saved is None else saved.data,
-            flow=record.flow,
-            waited=record.begun,
-            packages=self._packages,
-            sandbox=reservation,
-            begun=begun,
-            conclude=conclude,
-        )
-        return turn
-
-    async def _hand_over(self, queued: QueuedRun, guest: Guest, turn: Turn) -> None:
+    async def _hand_over(self, turn: Turn) -> None:
         """Give a run its turn, and record how that ended."""
-        record = self.record
+        record, queued = self.record, turn.queued
         self._busy = queued
         await queued.hand_over(turn)
         self._busy = None
@@ -549,7 +526,7 @@ class Session:
                 queued.again = True
                 self._queue.appendleft(queued)
                 return
-        elif not turn.concluded and (queued.stop is not None or not guest.is_whole):
+        elif not turn.concluded and (queued.stop is not None or not turn.guest.is_whole):
             record.given_up()
         if queued.ends:
             await self._forget()

@@ -19,9 +19,10 @@ from anyio.abc import TaskGroup
 
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, UnknownError
+from bridge.event_loop import background_tasks
 from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
 from bridge.sessions.admission import SessionAdmission
-from bridge.sessions.checkpoints import Checkpoints, Claims
+from bridge.sessions.checkpoints import MAX_STATE_BYTES, Checkpoints, Claims
 from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
 from bridge.sessions.session import (
     SAVE_SECONDS,
@@ -32,7 +33,6 @@ from bridge.sessions.session import (
     Session,
     SessionServices,
 )
-from bridge.sessions.state import MAX_STATE_BYTES
 from bridge.settings import Settings
 from bridge.store import Store
 
@@ -63,7 +63,7 @@ class Listed:
 
 
 class Sessions:
-    """The sessions. Enter before use; leaving saves and ends every one of them."""
+    """All sessions of a bridge, by owner and by name or id. They run only inside `opened`."""
 
     def __init__(
         self,
@@ -91,22 +91,20 @@ class Sessions:
         self._finding = anyio.Lock()
         self._tasks: TaskGroup | None = None
 
-    async def __aenter__(self) -> Sessions:
-        self._tasks = await anyio.create_task_group().__aenter__()
-        if (claims := self._services.claims) is not None:
-            self._tasks.start_soon(claims.renewing)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        tasks, self._tasks = self._tasks, None
-        if tasks is None:
-            return
-        with anyio.CancelScope(shield=True), anyio.move_on_after(20.0):
-            async with anyio.create_task_group() as ending:
-                for session in tuple(self._sessions.values()):
-                    ending.start_soon(session.stop)
-        tasks.cancel_scope.cancel()
-        await tasks.__aexit__(None, None, None)
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Serve sessions; leaving saves and ends every one of them."""
+        async with background_tasks() as self._tasks:
+            if (claims := self._services.claims) is not None:
+                self._tasks.start_soon(claims.renewing)
+            try:
+                yield
+            finally:
+                self._tasks = None
+                with anyio.CancelScope(shield=True), anyio.move_on_after(20.0):
+                    async with anyio.create_task_group() as ending:
+                        for session in tuple(self._sessions.values()):
+                            ending.start_soon(session.stop)
 
     @property
     def open(self) -> int:
@@ -135,22 +133,18 @@ class Sessions:
 
     @asynccontextmanager
     async def queued(
-        self, request: RunRequest, limits: Limits, caller: RunCaller
+        self, request: RunRequest, limits: Limits, caller: RunCaller | None
     ) -> AsyncIterator[QueuedRun]:
-        """Queue a run in its session, and wait for its turn; leaving waits for the session's save.
-
-        Raises:
-            UnknownError: There is none of that id for this caller.
-            BridgeError: No further session can be opened.
-        """
+        """Queue a run in its session, and wait for its turn; leaving waits for its save."""
         while True:
-            queued = QueuedRun(request=request, limits=limits, caller=caller)
-            found = await self._find(request, make=True)
+            ends = request.ends_session_only
+            queued = QueuedRun(request=None if ends else request, limits=limits, caller=caller)
+            found = await self._find(request, make=not ends)
             found.record.named = request.named_sessions
             if (session := await self._put(found, queued)) is None:
                 continue
             try:
-                if await queued.wait_turn() is not None:
+                if await queued.wait_turn() is not None or queued.outcome is not None:
                     yield queued
                     await queued.over.wait()
                     return
@@ -160,24 +154,15 @@ class Sessions:
 
     async def end_session(self, request: RunRequest) -> RunResult:
         """End a session, after the runs in it that were asked for before."""
-        while True:
-            queued = QueuedRun()
-            session = await self._put(await self._find(request, make=False), queued)
-            if session is None:
-                continue
-            try:
-                await queued.wait_turn()
-            finally:
-                if not queued.over.is_set():
-                    session.withdraw(queued)
-            if isinstance(queued.outcome, RunResult):
-                return queued.outcome
+        async with self.queued(request, Limits(), None) as queued:
+            assert isinstance(queued.outcome, RunResult)
+            return queued.outcome
 
     async def listed(self, owner: str) -> tuple[Listed, ...]:
         """Return an owner's sessions, those used last first."""
         found: dict[str, Listed] = {}
         now = anyio.current_time()
-        for saved in await self._services.checkpoints.listed(owner):
+        for saved in await self._services.checkpoints.listed(owner) or ():
             found[saved.session_id] = Listed(
                 session_id=saved.session_id,
                 name=saved.name,

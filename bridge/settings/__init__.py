@@ -14,18 +14,16 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from bridge.errors import SettingsError
-from bridge.model import Directory, Json, ProtocolMode, ServerSettings
+from bridge.model import Json, ProtocolMode, ServerSettings
 from bridge.private_files import exposure, make_directory
 from bridge.settings import fields, parsers
-from bridge.settings.commands import CommandProfile as CommandProfile
 from bridge.settings.commands import parse_commands
-from bridge.settings.dependencies import Dependencies, parse_dependencies
+from bridge.settings.dependencies import Dependencies
 from bridge.settings.directories import engine_directories, parse_directories, resolve_directories
 from bridge.settings.kubernetes import Kubernetes
-from bridge.settings.parsers import parse_size as parse_size
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
 from bridge.settings.profiles import narrow as narrow
@@ -39,15 +37,10 @@ from bridge.settings.state import prepare_state as prepare_state
 from bridge.settings.state import runtime_dir as runtime_dir
 from bridge.settings.state import store_of as store_of
 from bridge.settings.values import SETTINGS as SETTINGS
-from bridge.settings.values import AuditMode as AuditMode
 from bridge.settings.values import GuardMode as GuardMode
-from bridge.settings.values import LogLevel as LogLevel
 from bridge.settings.values import OutputMode as OutputMode
-from bridge.settings.values import PreflightMode as PreflightMode
-from bridge.settings.values import ProjectServers as ProjectServers
 from bridge.settings.values import RecordPlace as RecordPlace
 from bridge.settings.values import Settings as Settings
-from bridge.settings.values import Switch as Switch
 
 FLAGS: Mapping[str, str] = {name: each["flag"] for name, each in SETTINGS.items() if each["flag"]}
 """The settings with a flag on every command, and the flag's help."""
@@ -91,10 +84,15 @@ def load(
         given[key] = _parse(key, text, f"--{key.replace('_', '-')}")
     named = given.get("profile", own.get("profile"))
     name = str(named.value) if named is not None else "standard"
-    profile = _chosen_profile(name, file, named.place if named is not None else "")
+    if name not in file.profiles:
+        place = f"{named.place}: " if named is not None else ""
+        known = ", ".join(sorted(file.profiles))
+        message = f"{place}there is no profile {name!r:.100}; there are {known}."
+        raise SettingsError(message, remedy=f"Define it as [profiles.{name:.64}] in {file.path}.")
+    strict = file.profiles[name].strict
     found = {**own, **profiles[name], **given}
-    values = {key: each.value for key, each in found.items()}
-    if profile.strict:
+    values: dict[str, Any] = {key: each.value for key, each in found.items()}
+    if strict:
         # Only the profile itself can allow these; flags and variables can only refuse them.
         for key in ("allow_packages", "allow_directories"):
             allowed, refused = profiles[name].get(key), given.get(key)
@@ -105,24 +103,19 @@ def load(
     notes = (config_note, *(each.note for each in found.values()))
     settings = Settings(
         environ=environment,
-        commands=file.commands,
-        policy=file.policy,
-        dependencies=file.dependencies,
-        kubernetes=file.kubernetes,
-        server_settings=file.servers,
-        strict=profile.strict,
+        strict=strict,
         profiles={
             name: {"strict": file.profiles[name].strict, **{k: v.value for k, v in own.items()}}
             for name, own in profiles.items()
         },
         places={key: each.place for key, each in found.items()},
         notes=tuple(filter(None, notes)),
-        **cast("dict[str, Any]", {"state_dir": default_state_dir(environment), **values}),
+        **{"state_dir": default_state_dir(environment), **file.tables, **values},
     )
-    return _check_places(_with_consistent_timeouts(settings, asked=values), file)
+    return _check_places(_with_consistent_timeouts(settings, asked=values))
 
 
-def _check_places(settings: Settings, file: ConfigFile) -> Settings:
+def _check_places(settings: Settings) -> Settings:
     if os.geteuid() == 0 and exposure(settings.state_dir)[0]:
         # In a container, the home directory may belong to another user.
         with suppress(OSError):
@@ -130,11 +123,9 @@ def _check_places(settings: Settings, file: ConfigFile) -> Settings:
     require_private(settings.state_dir, "The state directory", "MCP_BRIDGE_STATE_DIR")
     if isinstance(settings.store, Path):
         require_private(settings.store, "The store", "MCP_BRIDGE_STORE")
-    if not file.directories:
-        return settings
     directories = resolve_directories(
-        file.directories,
-        f"{file.path}: directories",
+        settings.directories,
+        f"{settings.policy.path}: directories",
         home=home(settings.environ),
         private=private_places(settings),
         trusted=trusted_places(settings),
@@ -144,7 +135,10 @@ def _check_places(settings: Settings, file: ConfigFile) -> Settings:
 
 def reload_policy(settings: Settings) -> PolicySpec:
     path = settings.policy.path
-    return _read_config(path, required=False).policy if path else settings.policy
+    if path is None:
+        return settings.policy
+    policy: PolicySpec = _read_config(path, required=False).tables["policy"]
+    return policy
 
 
 def _with_consistent_timeouts(settings: Settings, *, asked: Collection[str]) -> Settings:
@@ -192,15 +186,6 @@ def writable_places(settings: Settings) -> tuple[Path, ...]:
     return (*offered, *written, packages_dir(settings), store_of(settings).blobs.root)
 
 
-def _chosen_profile(name: str, file: ConfigFile, place: str) -> ProfileSpec:
-    if name in file.profiles:
-        return file.profiles[name]
-    message = (
-        f"{place}: there is no profile {name!r:.100}; there are {', '.join(sorted(file.profiles))}."
-    )
-    raise SettingsError(message, remedy=f"Define it as [profiles.{name:.64}] in {file.path}.")
-
-
 OTHER_VARIABLES: Mapping[str, str] = {
     CONFIG: "The settings file, as a whole path.",
     "MCP_BRIDGE_INPUT_": "The value of an input that a server's entry asks for; its name follows.",
@@ -229,18 +214,16 @@ SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(ProtocolMod
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigFile:
-    """The content of a settings file. `text` is needed for line numbers in errors."""
+    """The content of a settings file: `tables` holds fields of `Settings`.
+
+    `text` is needed for line numbers in errors.
+    """
 
     path: Path
     text: str = field(repr=False)
     values: Mapping[str, Json]
     profiles: Mapping[str, ProfileSpec]
-    commands: Mapping[str, CommandProfile]
-    policy: PolicySpec
-    directories: tuple[Directory, ...]
-    dependencies: Dependencies
-    servers: Mapping[str, ServerSettings]
-    kubernetes: Kubernetes
+    tables: Mapping[str, Any]
 
     def place(self, key: str, table: str = "") -> str:
         """Return the place of a key for error messages: file, line if known, and key."""
@@ -262,8 +245,10 @@ def _read_config(path: Path, *, required: bool) -> ConfigFile:
     tables = {
         name: parse(document.pop(name, None), f"{path}: {name}") for name, parse in _TABLES.items()
     }
-    policy = replace(tables.pop("policy"), path=path)
-    return ConfigFile(path=path, text=text, values=document, policy=policy, **tables)
+    tables["policy"] = replace(tables["policy"], path=path)
+    tables["server_settings"] = tables.pop("servers")
+    profiles = tables.pop("profiles")
+    return ConfigFile(path=path, text=text, values=document, profiles=profiles, tables=tables)
 
 
 def _parse_servers(tables: Json, place: str) -> Mapping[str, ServerSettings]:
@@ -278,7 +263,7 @@ _TABLES: Mapping[str, Callable[[Json, str], Any]] = {
     "commands": parse_commands,
     "policy": parse_policy,
     "directories": parse_directories,
-    "dependencies": parse_dependencies,
+    "dependencies": fields.fill_with(Dependencies),
     "servers": _parse_servers,
     "kubernetes": fields.fill_with(Kubernetes),
 }

@@ -90,7 +90,3 @@ class Dependencies:
     @property
     def directory(self) -> Path | None:
         return None if "://" in self.index or not self.index else Path(self.index)
-
-
-def parse_dependencies(table: Json, place: str) -> Dependencies:
-    return fields.fill(Dependencies, table, place)

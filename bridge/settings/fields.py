@@ -183,15 +183,6 @@ def size(least: int, most: int = 1024**5) -> Parse:
 line = of(parsers.line, str)
 text = of(parsers.text, str)
 path: Callable[[Json, str], Path] = of(parsers.whole_path, str)
-glob = of(parsers.glob, str)
-globs = several(glob)
-globs_or_none = several(glob, none=True)
 action = choice(Action)
 effect = choice(Effect)
 labels = several(of(parsers.label, str), frozenset, none=True)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a "did you mean" question with the most similar word; empty if there is none."""
-    near = parsers.nearest(word, known)
-    return f" (did you mean {near}?)" if near else ""

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from bridge.settings import globs
 from bridge.store.database import SCHEMES, ServerUrl, server_url
+
+MAX_PATH_CHARS = 4096  # Linux's PATH_MAX. A program may pass any text, and the result is cached.
+
+_FILE = "file:///"
 
 ENGINES = ("podman", "docker")
 
@@ -167,12 +172,6 @@ def label(text: str) -> str:
     return require_match(r"[a-z0-9][a-z0-9_-]{0,63}", text, problem)
 
 
-def glob(text: str) -> str:
-    """Return a glob."""
-    globs.parse(text)
-    return text
-
-
 def require_match(pattern: str, text: str, problem: str) -> str:
     """Return a text that matches a regular expression as a whole."""
     if not re.fullmatch(pattern, text):
@@ -193,6 +192,72 @@ def whole_path(text: str) -> Path:
     if not (found := path(text.strip())).is_absolute():
         raise ValueError("is relative: write the whole path, or begin it with ~")
     return found
+
+
+def normal_root(text: str) -> str:
+    """Return the normal form of a directory. Raises `ValueError` if it has none."""
+    found = normal_path(str(path(text)) if text.startswith("~") else text)
+    if found is None:
+        raise ValueError(
+            "cannot be compared with paths: it must be absolute, begin with ~, or be relative "
+            "without leading out by .., and have no backslashes"
+        )
+    return found
+
+
+@lru_cache(maxsize=128)
+def normal_path(text: str) -> str | None:
+    """Return a path without `.`, `..` and doubled slashes; "" is the start of relative paths.
+
+    Links are not followed. A `file:///` URL counts as its path. Returns None if servers may read
+    the path in several ways: an empty text, another URL, `~`, a backslash, a percent sign in a
+    URL, or a relative path that leads out by `..`.
+    """
+    if not text or len(text) > MAX_PATH_CHARS or re.search(r"[\\\0]", text):
+        return None
+    if text.startswith(_FILE):
+        text = text[len(_FILE) - 1 :]
+        if any(mark in text for mark in "%?#"):
+            # Some servers decode the URL, others only remove the scheme.
+            return None
+    elif text.startswith("~") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text):
+        return None
+    absolute = text.startswith("/")
+    steps: list[str] = []
+    for step in text.split("/"):
+        if step in ("", "."):
+            continue
+        if step != "..":
+            steps.append(step)
+        elif steps:
+            steps.pop()
+        elif not absolute:
+            return None
+    return ("/" if absolute else "") + "/".join(steps)
+
+
+def holds_path(directory: str, path: str) -> bool | None:
+    """Return whether a normal path is a normal directory, or inside it.
+
+    None means unknown: only one is relative, or they differ only in case or Unicode form, which
+    some file systems ignore.
+    """
+    if path.startswith("/") != directory.startswith("/"):
+        return None
+    if _below(path, directory):
+        return True
+    return None if _below(_folded(path), _folded(directory)) else False
+
+
+def _below(path: str, directory: str) -> bool:
+    if directory in ("", "/") or path == directory:
+        return True
+    return path.startswith(f"{directory}/")
+
+
+@lru_cache(maxsize=128)
+def _folded(path: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())
 
 
 def place(text: str) -> Path:
@@ -257,12 +322,6 @@ def _backend(text: str) -> str:
     return choice(LADDER)(text)
 
 
-def _secret_name(text: str) -> str:
-    """Return a glob in lower case; one of public values keeps its "-"."""
-    globs.parse(text.removeprefix("-"))
-    return text.lower()
-
-
 def _denial(text: str) -> str:
     """Return a module, function, attribute (".name") or absolute path."""
     problem = "is no module, function, .attribute or path"
@@ -270,7 +329,6 @@ def _denial(text: str) -> str:
 
 
 runtime_order = split(_backend)
-secret_names = split(_secret_name)
 denials = split(_denial)
 directories = split(whole_path)
 

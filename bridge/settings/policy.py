@@ -1,16 +1,30 @@
-"""Parses the `[policy]` of `config.toml`. Pure."""
+"""Parses the `[policy]` of `config.toml`, and matches its globs. Pure.
+
+In a glob, `*` matches any characters and `?` matches one. A backslash escapes `*`, `?` or a
+backslash. There are no character classes, because titles and paths contain brackets. Case and
+Unicode forms must match exactly.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, cast, get_args
 
 from bridge.errors import SettingsError
 from bridge.model import Action, Effect, Json
-from bridge.settings import fields, globs, lexical, parsers
+from bridge.settings import fields, parsers
+
+MAX_GLOB_CHARS = 512  # Servers choose the names of tools, which rules contain.
+
+_ESCAPED = re.compile(r"\\([*?\\])")
+_TOKEN = re.compile(rf"{_ESCAPED.pattern}|([*?])|([^*?\\]+)|\\")
+
+Matcher = Callable[[str], bool]
 
 _NOT = "not"
 
@@ -37,6 +51,88 @@ LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA, EXFILTRATION, SECRET)
 DETECTORS = ("email", "phone", "iban", "card", "ip")  # Detectors of personal data.
 
 
+def parse_glob(glob: str) -> list[tuple[str, int]]:
+    """Return a regular expression and its width for each part between a glob's stars.
+
+    The message of a `ValueError` continues a sentence that begins with the glob.
+    """
+    if not glob:
+        raise ValueError("is empty, which matches nothing")
+    if len(glob) > MAX_GLOB_CHARS:
+        raise ValueError(f"has more than {MAX_GLOB_CHARS} characters")
+    parts = [("", 0)]
+    for token in _TOKEN.finditer(glob):
+        escaped, wild, plain = token.groups()
+        if wild == "*":
+            parts.append(("", 0))
+            continue
+        text = escaped or plain or wild
+        if not text:
+            raise ValueError(
+                "has a backslash before a character other than *, ? or a backslash; "
+                "write a literal backslash twice"
+            )
+        before, width = parts[-1]
+        parts[-1] = (before + ("." if wild else re.escape(text)), width + len(text))
+    return parts
+
+
+def literal(text: str) -> str:
+    """Return a glob that matches only this text."""
+    return re.sub(r"[*?\\]", r"\\\g<0>", text)
+
+
+def covers(first: str, second: str) -> bool:
+    """Return whether the first glob matches everything that the second matches.
+
+    False may be wrong if a glob has `?` or a backslash.
+    """
+    if first == second:
+        return True
+    if "?" in first or "\\" in first or "\\" in second:
+        return False
+    # Only a `*` of the first can match a wildcard of the second, and it matches any text there.
+    return matcher(first)(second)
+
+
+@lru_cache(maxsize=4096)
+def matcher(*globs: str) -> Matcher:
+    """Return a function that tests whether any of the globs matches a whole text.
+
+    For each glob, its time is at most proportional to the product of both lengths.
+    """
+    whole = re.compile("|".join(map(_expression, globs)) or r"(?!)", re.DOTALL)
+    return lambda text: whole.fullmatch(text) is not None
+
+
+def _expression(glob: str) -> str:
+    (head, _), *others = parse_glob(glob)
+    if not others:
+        return head
+    # Atomic groups prevent exponential backtracking.
+    *middles, (tail, width) = others
+    head += "".join(f"(?>.*?{middle})" for middle, _ in middles)
+    return f"{head}.{{{width},}}+(?<={tail})"
+
+
+def _glob(text: str) -> str:
+    """Return a glob."""
+    parse_glob(text)
+    return text
+
+
+def _secret_name(text: str) -> str:
+    """Return a glob in lower case; one of public values keeps its "-"."""
+    parse_glob(text.removeprefix("-"))
+    return text.lower()
+
+
+secret_names = parsers.split(_secret_name)
+
+_one_glob = fields.of(_glob, str)
+_globs = fields.several(_one_glob)
+_globs_or_none = fields.several(_one_glob, none=True)
+
 # An elicitation is a question itself, so it needs no approval.
 _allow_or_deny = fields.choice(("allow", "deny"))
 
@@ -47,7 +143,6 @@ class Condition:
 
     Attributes:
         path: Keys from the outermost one; "*" means every item of a list or object.
-        test: The comparison.
         value: The operand: a text, number or boolean; a tuple of them for "in", of globs for
             "glob", of normal paths for "under".
         negated: Whether each value must fail the test.
@@ -60,24 +155,22 @@ class Condition:
 
 
 def _parse_when(value: Json, place: str) -> tuple[Condition, ...]:
-    places = {key: fields.below(place, key) for key in fields.table(value, place)}
-    return tuple(
-        condition
-        for key, where in places.items()
-        for condition in _conditions(_path(key, where), value[key], where)
-    )
+    found: list[Condition] = []
+    for key, wanted in fields.table(value, place).items():
+        where = fields.below(place, key)
+        found += _conditions(_path(key, where), wanted, where)
+    return tuple(found)
 
 
 def _path(key: str, place: str) -> tuple[str, ...]:
     steps = [""]
-    characters = iter(key)
-    for character in characters:
-        if character == ".":
-            steps.append("")
-            continue
-        if character == "\\" and (character := next(characters, "")) not in (".", "\\"):
+    for token in re.findall(r"\\[.\\]|.", key, re.DOTALL):
+        if token == "\\":
             fields.fail(place, "has a backslash before a character other than a dot or a backslash")
-        steps[-1] += character
+        if token == ".":
+            steps.append("")
+        else:
+            steps[-1] += token[-1]
     if not all(steps):
         fields.fail(place, "has an empty step; write a dot within a name as \\.")
     return tuple(steps)
@@ -101,14 +194,10 @@ def _conditions(
             continue
         if name not in _TESTS:
             known = parsers.suggestion(name, (*_TESTS, _NOT))
-            # `fail` appends the third dot.
-            problem = (
-                f'is no test of an argument. {known} A path with dots needs quotes: "a.b" = ..'
-            )
-            fields.fail(where, problem)
-        test = cast("Test", name)
-        parsed = _TESTS[test](value, where)
-        yield Condition(path=path, test=test, value=parsed, negated=negated)
+            advice = 'A path with dots needs quotes, as in "a.b"'
+            fields.fail(where, f"is no test of an argument. {known} {advice}")
+        parsed = _TESTS[name](value, where)
+        yield Condition(path=path, test=cast("Test", name), value=parsed, negated=negated)
 
 
 def _scalar(value: Json, place: str, wanted: str = "a text, a number or a boolean") -> Json:
@@ -137,9 +226,9 @@ def _number(value: Json, place: str) -> Json:
     return _scalar(value, place, "a number")
 
 
-_TESTS: Mapping[Test, fields.Parse] = {
-    "is": _scalar, "in": _options, "glob": fields.globs,
-    "under": fields.several(fields.of(lexical.root, str)), "lt": _number, "le": _number,
+_TESTS: Mapping[str, fields.Parse] = {
+    "is": _scalar, "in": _options, "glob": _globs,
+    "under": fields.several(fields.of(parsers.normal_root, str)), "lt": _number, "le": _number,
     "gt": _number, "ge": _number, "present": fields.flag,
 }  # fmt: skip
 
@@ -169,8 +258,8 @@ class Rule:
 
     name: str = fields.key(fields.line)
     action: Action = fields.key(fields.action)
-    servers: tuple[str, ...] = fields.key(fields.globs, ("*",), called="server")
-    tools: tuple[str, ...] = fields.key(fields.globs, ("*",), called="tool")
+    servers: tuple[str, ...] = fields.key(_globs, ("*",), called="server")
+    tools: tuple[str, ...] = fields.key(_globs, ("*",), called="tool")
     effects: frozenset[Effect] = fields.key(
         fields.several(fields.effect, frozenset), frozenset(), called="effect"
     )
@@ -190,13 +279,15 @@ def _rules(value: Json, place: str) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def _check_names(named: Iterable[tuple[str, str]]) -> None:
+def _check_names(named: Iterable[tuple[str, str]]) -> Mapping[str, str]:
+    """Return the place of each name. Raises if two places have one name."""
     seen: dict[str, str] = {}
     for name, place in named:
         if name in seen:
             other = seen[name].rpartition(" ")[2]
             fields.fail(f"{place}.name", f"is {name!r}, like the name of {other}; choose another")
         seen[name] = place
+    return seen
 
 
 def _check_reach(rules: Sequence[Rule]) -> None:
@@ -221,7 +312,7 @@ def _takes_all(first: Rule, second: Rule) -> bool:
         return False
     pairs = ((first.servers, second.servers), (first.tools, second.tools))
     return all(
-        any(globs.covers(wide, narrow) for wide in wider)
+        any(covers(wide, narrow) for wide in wider)
         for wider, narrower in pairs
         for narrow in narrower
     )
@@ -231,9 +322,9 @@ def _by_glob(value: Json, place: str) -> list[tuple[str, Json, str]]:
     found: list[tuple[str, Json, str]] = []
     for glob, item in fields.table(value, place).items():
         where = fields.below(place, glob)
-        fields.glob(glob, where)
+        _one_glob(glob, where)
         for earlier, _, _ in found:
-            if globs.covers(earlier, glob):
+            if covers(earlier, glob):
                 problem = f"never applies: {earlier!r} before it matches the same names"
                 fields.fail(where, f"{problem}, and the first match counts")
         found.append((glob, item, where))
@@ -303,8 +394,8 @@ class FlowRule:
     action: Action = fields.key(fields.action)
     after: frozenset[str] = fields.key(fields.labels, frozenset())
     to: frozenset[str] = fields.key(fields.labels, frozenset())
-    after_servers: tuple[str, ...] = fields.key(fields.globs, ())
-    to_servers: tuple[str, ...] = fields.key(fields.globs, ())
+    after_servers: tuple[str, ...] = fields.key(_globs, ())
+    to_servers: tuple[str, ...] = fields.key(_globs, ())
     reason: str = fields.key(fields.line, "")
 
 
@@ -319,10 +410,10 @@ LETHAL = FlowRule(
 
 
 def _flows(value: Json, place: str) -> tuple[FlowRule, ...]:
-    found = [(_flow(item, where), where) for item, where in fields.tables(value, place)]
-    _check_names([(rule.name, where) for rule, where in found])
-    flows = tuple(rule for rule, _ in found)
-    return flows if LETHAL.name in {rule.name for rule in flows} else (*flows, LETHAL)
+    places = fields.tables(value, place)
+    flows = {where: _flow(item, where) for item, where in places}
+    names = _check_names((rule.name, where) for where, rule in flows.items())
+    return tuple(flows.values()) if LETHAL.name in names else (*flows.values(), LETHAL)
 
 
 def _flow(value: Json, place: str) -> FlowRule:
@@ -375,11 +466,11 @@ class Privacy:
     """
 
     detect: tuple[str, ...] = fields.key(fields.several(fields.choice(DETECTORS), none=True), ())
-    servers: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
-    reveal_to: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
+    servers: tuple[str, ...] = fields.key(_globs_or_none, ("*",))
+    reveal_to: tuple[str, ...] = fields.key(_globs_or_none, ("*",))
 
 
-_DEFAULTS: Mapping[DefaultFor, Action] = {
+_DEFAULTS: dict[DefaultFor, Action] = {
     "read": "allow",
     "write": "ask",
     "destructive": "ask",
@@ -390,8 +481,8 @@ _DEFAULTS: Mapping[DefaultFor, Action] = {
 def _defaults(value: Json, place: str) -> Mapping[DefaultFor, Action]:
     """Return a table of read, write, destructive and untrusted to actions."""
     parse = dict.fromkeys(get_args(DefaultFor), fields.action)
-    found = cast("Mapping[DefaultFor, Action]", fields.record(value, place, parse))
-    return {**_DEFAULTS, **found}
+    found = cast("dict[DefaultFor, Action]", fields.record(value, place, parse))
+    return _DEFAULTS | found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,9 +508,7 @@ class PolicySpec:
     """
 
     present: bool = False
-    defaults: Mapping[DefaultFor, Action] = fields.key(
-        _defaults, default_factory=lambda: dict(_DEFAULTS)
-    )
+    defaults: Mapping[DefaultFor, Action] = fields.key(_defaults, default_factory=_DEFAULTS.copy)
     rules: tuple[Rule, ...] = fields.key(_rules, ())
     servers: tuple[ServerPolicy, ...] = fields.key(_fill_by_glob(ServerPolicy, "servers"), ())
     flows: tuple[FlowRule, ...] = fields.key(_flows, (LETHAL,), called="flow")
@@ -434,11 +523,7 @@ class PolicySpec:
 
 
 def parse_policy(table: Json, place: str) -> PolicySpec:
-    """Parse a `policy` table at `place` ("config.toml: policy"); None is no table.
-
-    Raises:
-        SettingsError: It is invalid; the message names the place.
-    """
+    """Parse a `policy` table at `place` ("config.toml: policy"); None is no table."""
     if table is None:
         return PolicySpec()
     spec = fields.fill(PolicySpec, table, place)
@@ -456,13 +541,13 @@ def _check_labels(spec: PolicySpec, place: str) -> None:
         for labels in (server.labels, *(tool.labels for tool in server.tools))
         for label in labels
     }
-    used = {label for rule in spec.flows for label in rule.after | rule.to}
-    for label in sorted(carried.keys() - used - set(LABELS)):
-        near = fields.nearest(label, {*used, *LABELS})
-        fields.fail(carried[label], f"has the label {label!r}, which no flow rule names{near}")
-    for label in sorted(used - carried.keys() - set(LABELS)):
-        name = next(rule.name for rule in spec.flows if label in rule.after | rule.to)
-        near = fields.nearest(label, {*carried, *LABELS})
-        fields.fail(
-            f"{place}.flow", f"has, in {name!r}, the label {label!r}, which no server has{near}"
-        )
+    used = {label: rule.name for rule in reversed(spec.flows) for label in rule.after | rule.to}
+    for label in sorted((carried.keys() ^ used.keys()) - set(LABELS)):
+        if label in carried:
+            where, others = carried[label], used
+            problem = f"has the label {label!r}, which no flow rule names"
+        else:
+            where, others = f"{place}.flow", carried
+            problem = f"has, in {used[label]!r}, the label {label!r}, which no server has"
+        near = parsers.nearest(label, {*others, *LABELS})
+        fields.fail(where, f"{problem} (did you mean {near}?)" if near else problem)

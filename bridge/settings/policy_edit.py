@@ -21,8 +21,7 @@ from pathlib import Path
 from bridge.atomic_files import exclusive_lock, replace_file
 from bridge.errors import SettingsError
 from bridge.model import Action, Json
-from bridge.settings.globs import literal
-from bridge.settings.policy import Rule, parse_policy
+from bridge.settings.policy import Rule, literal, parse_policy
 
 _HEADER = re.compile(
     r"""^[ \t]*\[\[[ \t]*(?:policy|"policy"|'policy')[ \t]*\.[ \t]*(?:rules|"rules"|'rules')"""
@@ -47,12 +46,9 @@ class NewRule:
 def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
     """Add a rule that allows a tool to a policy file. Blocks: use in threads.
 
-    Args:
-        before: The rule that decides these calls now. The new rule precedes it and takes over
-            its effects and conditions, so that it allows nothing else. None to append the rule.
-
-    Raises:
-        SettingsError: The file cannot be edited and is unchanged.
+    `before` is the rule that decides these calls now. The new rule precedes it and takes over its
+    effects and conditions, so that it allows nothing else. Raises a `SettingsError` if the file
+    cannot be edited; it is unchanged.
     """
     add = partial(with_rule, rule=rule, before=before, place=str(path))
     _change(path, add, required=True)
@@ -61,8 +57,7 @@ def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
 def append_policy(path: Path, policy: str) -> None:
     """Append a policy to a settings file, or create the file. Blocks: use in threads.
 
-    Raises:
-        SettingsError: The file cannot be written or would be invalid, and is unchanged.
+    Raises a `SettingsError` if the file would be invalid or cannot be written; it is unchanged.
     """
 
     def append(text: str) -> str:
@@ -208,13 +203,8 @@ def rule_lines(rule: Mapping[str, Json], comment: str = "") -> list[str]:
 
 
 def _escape(text: str) -> str:
-    found: list[str] = []
-    for character in text:
-        code = ord(character)
-        if unicodedata.category(character) in _HIDDEN:
-            character = f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-        found.append(character)
-    return "".join(found)
+    codes = {ord(each) for each in text if unicodedata.category(each) in _HIDDEN}
+    return text.translate({n: f"\\u{n:04x}" if n <= 0xFFFF else f"\\U{n:08x}" for n in codes})
 
 
 def toml_key(key: str) -> str:

@@ -28,14 +28,13 @@ KEYS = frozenset({
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileSpec:
-    """One profile.
+    """The settings of one profile, which is built in or a `[profiles.NAME]` table.
 
     Keys:
         extends: The base profile: "standard" or "strict".
 
     Attributes:
         strict: Whether it is or extends "strict".
-        values: The values of settings as in the file.
     """
 
     strict: bool = False
@@ -70,8 +69,7 @@ _NARROWER: Mapping[str, Callable[[Any, Any], Any]] = {
 def narrow(settings: Settings, name: str) -> Settings:
     """Return the settings of a run with a profile: the narrower of both values for each setting.
 
-    Raises:
-        InvalidRequestError: The profile is unknown, or sets a value that all runs share.
+    Raises an `InvalidRequestError` if it is unknown or sets a value that all runs share.
     """
     if name not in settings.profiles:
         remedy = f"Pass one of: {', '.join(settings.profiles)}."

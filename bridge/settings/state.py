@@ -1,6 +1,7 @@
 """The paths of the bridge's own files, and the checks that no other user can change them.
 
-Also records which settings files had a policy: the bridge does not start if such a file is lost.
+Also finds the user's time zone, and records which settings files had a policy: the bridge does not
+start if such a file is lost.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from bridge.atomic_files import read_regular, replace_file
+from bridge.atomic_files import exclusive_lock, read_regular, replace_file
 from bridge.errors import SettingsError
 from bridge.private_files import exposure, make_directory
 from bridge.settings import fields, parsers
@@ -24,6 +26,8 @@ from bridge.store import ServerUrl, Store
 logger = logging.getLogger(__name__)
 
 CONFIG = "MCP_BRIDGE_CONFIG"
+
+_ZONE = re.compile(r"[A-Za-z0-9_+\-,.:<>][A-Za-z0-9_+\-/,.:<>]{0,99}")
 
 ROOT_PACKAGES_DIR = Path("/var/cache/mcp-code-bridge")
 """Package directory of a bridge that runs as root. Its embedded sandboxes run as another user,
@@ -74,6 +78,26 @@ def home(environ: Mapping[str, str]) -> Path:
     return Path(environ["HOME"]) if environ.get("HOME") else Path.home()
 
 
+def time_zone(environ: Mapping[str, str], etc: Path = Path("/etc")) -> str:
+    """Return the user's time zone, a tz database name or POSIX rule; "UTC" if unknown."""
+    texts = [environ["TZ"] or "UTC"] if "TZ" in environ else []
+    link = str((etc / "localtime").resolve())
+    texts += [link] if "zoneinfo/" in link else []
+    with suppress(OSError):
+        texts.append((etc / "timezone").read_text("ascii", "replace"))
+    with suppress(OSError):
+        # The last line of a tzfile is its current POSIX rule.
+        texts.append(
+            (etc / "localtime").read_bytes().strip().rpartition(b"\n")[2].decode("latin-1")
+        )
+    for text in texts:
+        zone = text.strip().removeprefix(":").rpartition("zoneinfo/")[2]
+        zone = re.sub("^(posix|right)/|^Etc/(?=UTC$)", "", zone)
+        if _ZONE.fullmatch(zone) and ".." not in zone:
+            return zone
+    return "UTC"
+
+
 def store_of(settings: Settings) -> Store:
     if settings.store is None:
         return Store(settings.state_dir)
@@ -115,15 +139,9 @@ def http_token(settings: Settings) -> str:
     try:
         make_directory(path.parent)
         if not path.exists():
-            with suppress(FileExistsError):
-                descriptor, name = tempfile.mkstemp(dir=path.parent)
-                with os.fdopen(descriptor, "w") as file:
-                    file.write(secrets.token_urlsafe(32))
-                try:
-                    # Atomic, and fails if another bridge was faster.
-                    os.link(name, path)
-                finally:
-                    Path(name).unlink()
+            with exclusive_lock(path.with_name(f"{TOKEN_FILE}.lock"), seconds=30):
+                if not path.exists():
+                    replace_file(path, secrets.token_urlsafe(32).encode())
         require_private(path, "The token", "MCP_BRIDGE_STATE_DIR")
         if token := read_regular(path, 1000).decode("ascii", "replace").strip():
             return token

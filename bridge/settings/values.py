@@ -12,7 +12,7 @@ from bridge.settings import parsers
 from bridge.settings.commands import CommandProfile
 from bridge.settings.dependencies import Dependencies
 from bridge.settings.kubernetes import Kubernetes
-from bridge.settings.policy import PolicySpec
+from bridge.settings.policy import PolicySpec, secret_names
 from bridge.store import ServerUrl
 
 OutputMode = Literal["compact", "toon", "json", "auto"]
@@ -26,18 +26,12 @@ Switch = Literal["on", "off"]
 
 
 def declare(
-    parse: Callable[[str], object],
-    default: object,
-    *,
-    flag: str = "",
-    variable: str = "",
+    parse: Callable[[str], object], default: object, *, flag: str = "", variable: str = ""
 ) -> Any:
     """Declare a field of `Settings` that a flag, a variable or the file can set.
 
-    Args:
-        parse: Parses the text of a flag or variable.
-        flag: The flag's help; empty for no flag.
-        variable: The variable's name, if it does not follow from the field's name.
+    `flag` is the flag's help; without it there is no flag. `variable` is the variable's name, if it
+    does not follow from the field's name.
     """
     how = {"parse": parse, "flag": flag, "variable": variable}
     return field(default=default, metadata=how)
@@ -145,6 +139,7 @@ class Settings:
         places: Where each setting without its default value is defined, for errors.
         environ: The process's environment, which servers inherit and engines read.
         notes: Warnings about values that the bridge changed.
+        packages_allowed, offered_directories: What `allow_packages` and `allow_directories` mean.
     """
 
     runtime: str = declare(
@@ -197,7 +192,7 @@ class Settings:
         (),
         flag="clients whose configurations are read, or -NAME,-NAME for all but those",
     )
-    secret_names: tuple[str, ...] = declare(parsers.secret_names, ())
+    secret_names: tuple[str, ...] = declare(secret_names, ())
     description_tokens: int = declare(
         parsers.integer(500, 100_000), 1500, flag="what the description of run_python may cost"
     )
@@ -252,26 +247,31 @@ class Settings:
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
+    packages_allowed: bool = field(init=False, repr=False)
+    offered_directories: tuple[Directory, ...] = field(init=False, repr=False)
+
     def __post_init__(self) -> None:
-        # Strict settings get all strict values, however they were constructed.
-        if self.strict or self.profile == "strict":
-            capped = {
-                name: min(getattr(self, name) or cap, cap) for name, cap in STRICT_CAPS.items()
-            }
-            for name, value in {"strict": True, **STRICT_VALUES, **capped}.items():
-                object.__setattr__(self, name, value)
+        values: dict[str, object] = {}
+        strict = self.strict or self.profile == "strict"
+        if strict:
+            # Strict settings get all strict values, however they were constructed.
+            caps = {name: min(getattr(self, name) or cap, cap) for name, cap in STRICT_CAPS.items()}
+            values = {"strict": True, **STRICT_VALUES, **caps}
+        allowed = not strict if self.allow_directories is None else self.allow_directories
+        values["offered_directories"] = self.directories if allowed else ()
+        allowed = not strict if self.allow_packages is None else self.allow_packages
+        values["packages_allowed"] = allowed
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def place(self, name: str) -> str:
         return self.places.get(name, f"MCP_BRIDGE_{name.upper()}")
 
     @property
-    def packages_allowed(self) -> bool:
-        return not self.strict if self.allow_packages is None else self.allow_packages
-
-    @property
-    def offered_directories(self) -> tuple[Directory, ...]:
-        allowed = not self.strict if self.allow_directories is None else self.allow_directories
-        return self.directories if allowed else ()
+    def allowed_packages(self) -> list[str]:
+        """Patterns of the packages that programs may request; "*" matches any text."""
+        allowed = self.dependencies.allow if self.packages_allowed else ()
+        return [entry.name for entry in allowed]
 
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {

@@ -4,6 +4,6 @@ A read without a database does not import SQLAlchemy.
 """
 
 from bridge.store.database import ServerUrl, StoreError
-from bridge.store.store import Document, Store, Transaction, owner_digest
+from bridge.store.store import Document, Store, Transaction, adapter
 
-__all__ = ["Document", "ServerUrl", "Store", "StoreError", "Transaction", "owner_digest"]
+__all__ = ["Document", "ServerUrl", "Store", "StoreError", "Transaction", "adapter"]

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridge.private_files import make_directory
+from bridge.private_files import make_directory, restrict
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -74,12 +74,7 @@ class Blobs:
         """Do the slow part of `publish`, before the transaction."""
 
     def publish(
-        self,
-        connection: Connection | None,
-        unfinished: Unfinished,
-        digest: str,
-        *,
-        durable: bool = False,
+        self, connection: Connection | None, unfinished: Unfinished, digest: str, *, durable: bool
     ) -> None:
         """Name a finished file, in the transaction of the rows that refer to it."""
         path = self._folder(digest[:2]) / digest
@@ -158,11 +153,5 @@ class Blobs:
         for path in (self.root, self.root / name):
             if make:
                 make_directory(path)
-            status = path.lstat()
-            if not stat.S_ISDIR(status.st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, "a directory of contents is a link")
-            if status.st_uid != os.geteuid():
-                raise PermissionError(errno.EPERM, "the directory belongs to another user")
-            if status.st_mode & 0o077:
-                path.chmod(0o700)
+            restrict(path)
         return self.root / name

@@ -184,12 +184,7 @@ class ServerBlobs(Blobs):
             _send(connection, unfinished, digest)
 
     def publish(
-        self,
-        connection: Connection | None,
-        unfinished: Unfinished,
-        digest: str,
-        *,
-        durable: bool = False,
+        self, connection: Connection | None, unfinished: Unfinished, digest: str, *, durable: bool
     ) -> None:
         """Send a content again if another bridge has removed it since `prepare`."""
         assert connection is not None

@@ -10,27 +10,10 @@ import errno
 import sqlite3
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Engine,
-    Float,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    create_engine,
-    event,
-    inspect,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
@@ -41,53 +24,53 @@ WRITES = "bridge_writes"  # The transaction takes the write lock before it reads
 LOCKED = "bridge_locked"  # If false, a transaction on a server writes without the lock.
 DURABLE = "bridge_durable"  # The transaction waits for the disk, to survive a power cut.
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
-migrations = Table(
-    "migrations", metadata, Column("number", Integer, primary_key=True, autoincrement=False)
+migrations = sa.Table(
+    "migrations", metadata, sa.Column("number", sa.Integer, primary_key=True, autoincrement=False)
 )
 
 # One value each: memories, servers' listings, learned shapes, pins.
-documents = Table(
+documents = sa.Table(
     "documents",
     metadata,
-    Column("kind", String(20), primary_key=True),
-    Column("owner", String(64), primary_key=True),
-    Column("name", String(80), primary_key=True),
-    Column("updated", Float, nullable=False, index=True),
-    Column("size", Integer, nullable=False),
-    Column("data", LargeBinary, nullable=False),
+    sa.Column("kind", sa.String(20), primary_key=True),
+    sa.Column("owner", sa.String(64), primary_key=True),
+    sa.Column("name", sa.String(80), primary_key=True),
+    sa.Column("updated", sa.Float, nullable=False, index=True),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("data", sa.LargeBinary, nullable=False),
 )
 
-artifacts = Table(
+artifacts = sa.Table(
     "artifacts",
     metadata,
-    Column("id", String(20), primary_key=True),
-    Column("owner", String(64), nullable=False, index=True),
-    Column("created", BigInteger, nullable=False, index=True),
-    Column("run_id", String(40), nullable=False, index=True),
-    Column("kind", String(10), nullable=False),
-    Column("name", Text, nullable=False),
-    Column("mime_type", String(100), nullable=False),
-    Column("size", BigInteger, nullable=False),
-    Column("digest", String(64), nullable=False),
-    Column("provenance", Text),
-    Index("contents", "digest", "size"),
+    sa.Column("id", sa.String(20), primary_key=True),
+    sa.Column("owner", sa.String(64), nullable=False, index=True),
+    sa.Column("created", sa.BigInteger, nullable=False, index=True),
+    sa.Column("run_id", sa.String(40), nullable=False, index=True),
+    sa.Column("kind", sa.String(10), nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("mime_type", sa.String(100), nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("provenance", sa.Text),
+    sa.Index("contents", "digest", "size"),
 )
 """Files and outputs of runs. `digest` names the content. `created` is in milliseconds since the
 epoch, and unique within one bridge."""
 
 # Saved sessions; `digest` names the state.
-sessions = Table(
+sessions = sa.Table(
     "sessions",
     metadata,
-    Column("owner", String(64), primary_key=True),
-    Column("id", String(64), primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("saved", Float, nullable=False),
-    Column("size", BigInteger, nullable=False),
-    Column("digest", String(64), nullable=False, index=True),
-    Column("facts", Text, nullable=False),
+    sa.Column("owner", sa.String(64), primary_key=True),
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("saved", sa.Float, nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False, index=True),
+    sa.Column("facts", sa.Text, nullable=False),
 )
 
 # The tables that refer to contents.
@@ -95,24 +78,24 @@ CONTENTS = (artifacts, sessions)
 
 
 # Contents on a server: each has at least one row, and only the last row may be smaller.
-pieces = Table(
+pieces = sa.Table(
     "pieces",
     metadata,
-    Column("digest", String(64), primary_key=True),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("data", LargeBinary, nullable=False),
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("data", sa.LargeBinary, nullable=False),
 )
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (metadata.create_all,)
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (metadata.create_all,)
 """Each migrates a database from one version to the next. A released one never changes; a change of
 the schema is a new one at the end."""
 
 
-def _prepare(connection: Connection) -> None:
+def _prepare(connection: sa.Connection) -> None:
     """Migrate the database to this version; raise StoreError if a later one has written it."""
     version = 0
-    if inspect(connection).has_table(migrations.name):
+    if sa.inspect(connection).has_table(migrations.name):
         version = max((row.number for row in connection.execute(migrations.select())), default=0)
     if version > len(MIGRATIONS):
         message = "a later version of the bridge has written it; use that one, or remove it"
@@ -123,29 +106,26 @@ def _prepare(connection: Connection) -> None:
 
 
 class Databases:
-    """The databases of this process, each with a pool of connections.
+    """The SQLite and PostgreSQL databases of this process, each with a pool of connections.
 
     One connection stays open, so that SQLite does not create and remove its log each time.
     """
 
     def __init__(self) -> None:
-        self._engines: OrderedDict[str, tuple[Engine, tuple[int, int]]] = OrderedDict()
+        self._engines: dict[str, tuple[sa.Engine, tuple[int, int]]] = {}
         self._failed: dict[str, tuple[float, BaseException]] = {}
         self._changing = threading.Lock()
 
     def engine(
-        self, url: str, file: tuple[int, int], make: Callable[[str], Engine] | None = None
-    ) -> Engine:
-        """Return the engine of a database, migrated to this version.
+        self, url: str, file: tuple[int, int], make: Callable[[str], sa.Engine] | None = None
+    ) -> sa.Engine:
+        """Return the engine of a database, migrated to this version; `make` makes a server's.
 
-        Args:
-            file: Device and inode of its file: a replaced file gets a new engine.
-            make: Returns a new engine; None for SQLite's.
+        A replaced file has another device and inode, and gets a new engine.
         """
         with self._changing:
             engine, known_file = self._engines.get(url, (None, None))
             if engine is not None and known_file == file:
-                self._engines.move_to_end(url)
                 return engine
             if engine is not None:
                 engine.dispose()
@@ -165,8 +145,6 @@ class Databases:
                     self._failed[url] = time.monotonic(), error
                 raise
             self._engines[url] = engine, file
-            while len(self._engines) > 8:
-                self._engines.popitem(last=False)[1][0].dispose()
             return engine
 
     def close(self, url: str) -> None:
@@ -186,16 +164,16 @@ databases = Databases()
 atexit.register(databases.forget)
 
 
-def _engine(url: str) -> Engine:
-    engine = create_engine(
+def _engine(url: str) -> sa.Engine:
+    engine = sa.create_engine(
         url,
         poolclass=QueuePool,
         pool_size=1,
         max_overflow=-1,
         connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
     )
-    event.listen(engine, "connect", _on_connect)
-    event.listen(engine, "begin", _begin)
+    sa.event.listen(engine, "connect", _on_connect)
+    sa.event.listen(engine, "begin", _begin)
     return engine
 
 
@@ -209,7 +187,7 @@ def _on_connect(connection: Any, _: Any) -> None:
     cursor.close()
 
 
-def _begin(connection: Connection) -> None:
+def _begin(connection: sa.Connection) -> None:
     options = connection.get_execution_options()
     if not options.get(WRITES):
         connection.exec_driver_sql("BEGIN")

@@ -6,23 +6,23 @@ that it has read. A read transaction sees one snapshot. Everything here blocks: 
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
 import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from bridge.private_files import make_directory
+from bridge.private_files import make_directory, restrict
 from bridge.store.blobs import Blobs, Unfinished
 from bridge.store.database import BUSY_SECONDS, StoreError
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
     from sqlalchemy import ColumnElement, Connection, Engine, Row, Table
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -33,6 +33,9 @@ VERSION = 1  # The number of the last of `schema.MIGRATIONS`.
 BATCH = 500  # Contents that one transaction removes, so that other writers wait for no more.
 
 
+T = TypeVar("T")
+
+
 class Document(NamedTuple):
     owner: str
     name: str
@@ -40,9 +43,12 @@ class Document(NamedTuple):
     size: int
 
 
-def owner_digest(owner: str) -> str:
-    """Return an owner's name in the store, which reveals no credential."""
-    return hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+@cache
+def adapter(kind: type[T]) -> TypeAdapter[T]:
+    """Return what reads and writes documents of a type. The first use imports pydantic."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 class Store:
@@ -194,7 +200,6 @@ class Transaction:
         return {row.owner for row in self._rows(("owner",), kind)}
 
     def all(self, kind: str, owner: str, names: list[str] | None = None) -> list[tuple[str, bytes]]:
-        """Return names and data of an owner's documents, all or the named ones."""
         rows = self._rows(("name", "data"), kind, owner, names)
         return [(row.name, bytes(row.data)) for row in rows]
 
@@ -237,10 +242,9 @@ class Transaction:
         oldest: float = 0.0,
         owner: str | None = None,
     ) -> None:
-        """Remove a kind's oldest documents beyond `most`, beyond `most_bytes` or before `oldest`.
+        """Remove a kind's documents beyond these limits: of one owner, or of all owners together.
 
-        The newest document may exceed `most_bytes`. `oldest` is in seconds since the epoch. If
-        `owner` is None, the limits count the documents of all owners.
+        The newest document may exceed `most_bytes`. `oldest` is in seconds since the epoch.
         """
         size = 0
         for number, each in enumerate(self.listed(kind, owner), start=1):
@@ -298,15 +302,7 @@ def _make_private(file: Path) -> None:
     with suppress(FileExistsError):
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         os.close(os.open(file, flags, 0o600))
-    paths = [(file, stat.S_IFREG)]
+    restrict(file, stat.S_IFREG)
     if file.name == FILE:
         # `bridge.settings` has checked the directory of a database that the user names.
-        paths.append((file.parent, stat.S_IFDIR))
-    for path, kind in paths:
-        status = path.stat(follow_symlinks=path == file.parent)
-        if stat.S_IFMT(status.st_mode) != kind:
-            raise OSError(errno.EINVAL, "the database is no plain file")
-        if status.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "the database belongs to another user")
-        if status.st_mode & 0o077:
-            path.chmod(status.st_mode & 0o700)
+        restrict(file.parent, follow=True)

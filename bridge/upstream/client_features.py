@@ -13,33 +13,19 @@ import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast, get_args
 
 import anyio
+from mcp import types
 from mcp.client.session import ClientRequestContext
 from mcp.shared.dispatcher import ProgressFnT
-from mcp.types import (
-    CreateMessageRequestParams,
-    CreateMessageResult,
-    CreateMessageResultWithTools,
-    ElicitRequestParams,
-    ElicitResult,
-    ErrorData,
-    ListRootsResult,
-    LoggingMessageNotificationParams,
-)
-from mcp_types.jsonrpc import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    URL_ELICITATION_REQUIRED,
-)
 from opentelemetry.context import Context, attach, detach
 from pydantic import BaseModel, ValidationError
 
-from bridge.clock import Clock, current_time
 from bridge.errors import CannotAskError, ToolCallError
+from bridge.event_loop import Clock, current_time
 from bridge.model import Json
 from bridge.text import counted
 
@@ -63,12 +49,13 @@ async def resolve_input(
 ) -> dict[str, Json]:
     """Return the final result, after answering each InputRequiredResult."""
     pause = 0.05
-    for _ in range(MAX_ROUNDS):
+    for number in range(MAX_ROUNDS + 1):
         if result.get("resultType") != INPUT_REQUIRED:
             return result
         state = result.get("requestState")
         wanted = result.get("inputRequests") or {}
-        if not isinstance(wanted, dict) or not isinstance(state, str | None):
+        valid = isinstance(wanted, dict) and isinstance(state, str | None)
+        if number == MAX_ROUNDS or not valid:
             break
         answers = None
         if wanted:
@@ -77,13 +64,11 @@ async def resolve_input(
             await anyio.sleep(pause)
             pause = min(2 * pause, 1.0)
         result = await retry(answers, state)
-    if result.get("resultType") != INPUT_REQUIRED:
-        return result
     msg = (
         f"Server {server!r}, {what}: it still asks for input after {MAX_ROUNDS} rounds, or "
         "asks in a way that cannot be understood."
     )
-    raise ToolCallError(msg, server=server, rpc_code=INVALID_REQUEST)
+    raise ToolCallError(msg, server=server, rpc_code=types.INVALID_REQUEST)
 
 
 async def complete_url_elicitations(server: str, what: str, refusal: ToolCallError) -> bool:
@@ -93,7 +78,11 @@ async def complete_url_elicitations(server: str, what: str, refusal: ToolCallErr
     """
     data = refusal.data
     listed = data.get("elicitations") if isinstance(data, dict) else None
-    if refusal.rpc_code != URL_ELICITATION_REQUIRED or not isinstance(listed, list) or not listed:
+    if (
+        refusal.rpc_code != types.URL_ELICITATION_REQUIRED
+        or not isinstance(listed, list)
+        or not listed
+    ):
         return False
     wanted = {
         str(number): {"method": "elicitation/create", "params": {**each, "mode": "url"}}
@@ -115,7 +104,7 @@ async def answer_input_requests(
     """Answer all input requests concurrently; the first that fails cancels the others."""
     if len(wanted) > MAX_QUESTIONS:
         msg = f"Server {server!r}, {what}: it asks {len(wanted)} questions at once."
-        raise ToolCallError(msg, server=server, rpc_code=INVALID_REQUEST)
+        raise ToolCallError(msg, server=server, rpc_code=types.INVALID_REQUEST)
     caller = current_caller()
     answers: dict[str, Json] = {}
     failures: list[CannotAskError] = []
@@ -149,10 +138,13 @@ async def _answer(server: str, caller: ServerCaller | None, question: Json, root
         raise CannotAskError(
             "No user can be asked: this call does not belong to a run.", server=server
         )
-    # Tokens, and whether the request may become a task, concern only this hop.
-    params = {key: value for key, value in params.items() if key not in {"_meta", "task"}}
     with caller.clock.stop():
-        return await forward(caller, server, cast(Method, method), params)
+        return await forward(caller, server, cast(Method, method), _without_hop(params))
+
+
+def _without_hop(params: Mapping[str, Json]) -> dict[str, Json]:
+    """Leave out tokens, and whether the request may become a task: they concern only this hop."""
+    return {key: value for key, value in params.items() if key not in {"_meta", "task"}}
 
 
 ANSWER_SECONDS = 600.0  # For one answer of the client: a waiting run holds a sandbox and a server.
@@ -168,12 +160,9 @@ MAX_REQUEST_BYTES: Mapping[Method, int] = {
 }
 """Bytes of a server's request. A person reads a form; a model reads a conversation."""
 
-MAX_REQUEST_DEPTH = 64
-"""Levels of a server's request. Clients' JSON parsers stop at some 200 levels, of which
-InputRequiredResult adds a few. A client never answers a request that it cannot parse."""
+MAX_REQUEST_DEPTH = 64  # A client cannot parse deeper requests, and would never answer them.
 
-LATE_SECONDS = 0.2
-"""Time after a response in which messages of its call may arrive over another HTTP stream."""
+LATE_SECONDS = 0.2  # After a response, messages of its call may arrive over another HTTP stream.
 
 
 class ServerCaller(Protocol):
@@ -183,17 +172,11 @@ class ServerCaller(Protocol):
     def client(self) -> Hashable:
         """Key of the run's client, equal only for runs of that client."""
 
-    @property
-    def clock(self) -> Clock:
-        """The run's clock, which stops while the client is asked."""
+    clock: Clock  # It stops while the client is asked.
+    trace: Context
 
     @property
-    def trace(self) -> Context:
-        """The OpenTelemetry context of the run's trace."""
-
-    @property
-    def wants_progress(self) -> bool:
-        """Whether the client receives progress notifications."""
+    def wants_progress(self) -> bool: ...
 
     @property
     def log_level(self) -> str:
@@ -211,11 +194,9 @@ class ServerCaller(Protocol):
 
     async def report(
         self, server: str, tool: str, done: float, total: float | None, message: str
-    ) -> None:
-        """Pass a call's progress to the client."""
+    ) -> None: ...
 
-    async def log(self, server: str, level: str, name: str, data: Json) -> None:
-        """Pass a server's log message to the client."""
+    async def log(self, server: str, level: str, name: str, data: Json) -> None: ...
 
     def note_restart(self, server: str) -> None:
         """Note for the run's result that a server lost what it held in memory."""
@@ -282,7 +263,7 @@ async def forward(
     message, size = "", len(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))
     if size > MAX_REQUEST_BYTES[method]:
         message = f"The question has {size:,} bytes; at most {MAX_REQUEST_BYTES[method]:,}."
-    elif _is_deep(params):
+    elif _depth(params) > MAX_REQUEST_DEPTH:
         message = f"The question is nested more than {MAX_REQUEST_DEPTH} levels deep."
     if message:
         await caller.record_refusal(server, method, message)
@@ -294,31 +275,23 @@ async def forward(
     raise CannotAskError(f"There was no answer within {ANSWER_SECONDS:g} s.", server=server)
 
 
-def _is_deep(params: Mapping[str, Json]) -> bool:
-    level: list[Json] = [params]
-    for _ in range(MAX_REQUEST_DEPTH):
-        inside = [
-            part
-            for node in level
-            for part in (node.values() if isinstance(node, Mapping) else node)
-        ]
-        level = [part for part in inside if isinstance(part, Mapping | list)]
-        if not level:
-            return False
-    return True
+def _depth(value: Json) -> int:
+    if isinstance(value, Mapping):
+        return 1 + max(map(_depth, value.values()), default=0)
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
 
 
 def roots_result(paths: Sequence[Path]) -> dict[str, Json]:
     return {"roots": [{"uri": path.as_uri(), "name": path.name or str(path)} for path in paths]}
 
 
+@dataclass(eq=False)
 class _OpenRequest:
     """A request without an answer yet, and the runs whose clocks are stopped for it."""
 
-    def __init__(self, asked: ServerCaller) -> None:
-        self.asked = asked
-        self.scope = anyio.CancelScope()
-        self._holds: dict[ServerCaller, ExitStack] = {}
+    asked: ServerCaller
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _holds: dict[ServerCaller, ExitStack] = field(default_factory=dict)
 
     def hold(self, caller: ServerCaller) -> None:
         hold = self._holds[caller] = ExitStack()
@@ -380,27 +353,27 @@ class Callers:
                     question.leave(caller)
 
     async def elicit(
-        self, context: ClientRequestContext, params: ElicitRequestParams
-    ) -> ElicitResult | ErrorData:
-        return _read(ElicitResult, await self._answer("elicitation/create", params))
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        return _read(types.ElicitResult, await self._answer("elicitation/create", params))
 
     async def sample(
-        self, context: ClientRequestContext, params: CreateMessageRequestParams
-    ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
+        self, context: ClientRequestContext, params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.CreateMessageResultWithTools | types.ErrorData:
         answer = await self._answer("sampling/createMessage", params)
         if isinstance(answer, dict) and isinstance(answer.get("content"), list):
-            return _read(CreateMessageResultWithTools, answer)
-        return _read(CreateMessageResult, answer)
+            return _read(types.CreateMessageResultWithTools, answer)
+        return _read(types.CreateMessageResult, answer)
 
-    async def list_roots(self) -> ListRootsResult | None:
+    async def list_roots(self) -> types.ListRootsResult | None:
         try:
             answer = await self._ask("roots/list", {})
-            return ListRootsResult.model_validate(answer, by_name=False)
+            return types.ListRootsResult.model_validate(answer, by_name=False)
         except (CannotAskError, ValidationError) as error:
             logger.info("server %r: it gets no roots: %s", self._server, error)
             return None
 
-    async def log(self, params: LoggingMessageNotificationParams) -> None:
+    async def log(self, params: types.LoggingMessageNotificationParams) -> None:
         """Pass `notifications/message` to the client with pending calls, if there is only one."""
         try:
             caller = self._attribute(late=True)
@@ -410,14 +383,11 @@ class Callers:
         await caller.log(self._server, params.level, params.logger or "", params.data)
 
     async def _answer(
-        self, method: Method, params: ElicitRequestParams | CreateMessageRequestParams
-    ) -> dict[str, Json] | ErrorData:
-        without = {"meta", "task"}
+        self, method: Method, params: types.ElicitRequestParams | types.CreateMessageRequestParams
+    ) -> dict[str, Json] | types.ErrorData:
+        document = params.model_dump(by_alias=True, mode="json", exclude_none=True)
         try:
-            document = params.model_dump(
-                by_alias=True, mode="json", exclude_none=True, exclude=without
-            )
-            return await self._ask(method, document)
+            return await self._ask(method, _without_hop(document))
         except CannotAskError as error:
             self._refused += 1
             if math.log10(self._refused).is_integer():
@@ -425,7 +395,7 @@ class Callers:
                 count = counted(self._refused, "refusal")
                 logger.info("server %r: request refused (%s): %s", self._server, count, error)
             # Code of a missing client capability, whose text most servers report.
-            return ErrorData(code=METHOD_NOT_FOUND, message=str(error))
+            return types.ErrorData(code=types.METHOD_NOT_FOUND, message=str(error))
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         caller = self._attribute()
@@ -483,11 +453,15 @@ class Callers:
         return found[0]
 
 
-def _read(model: type[Model], answer: Mapping[str, Json] | ErrorData) -> Model | ErrorData:
-    if isinstance(answer, ErrorData):
+def _read(
+    model: type[Model], answer: Mapping[str, Json] | types.ErrorData
+) -> Model | types.ErrorData:
+    if isinstance(answer, types.ErrorData):
         return answer
     try:
         return model.model_validate(answer, by_name=False)
     except ValidationError as error:
         logger.warning("a client's answer has an unusual shape: %s", error)
-        return ErrorData(code=INTERNAL_ERROR, message="The client's answer cannot be read.")
+        return types.ErrorData(
+            code=types.INTERNAL_ERROR, message="The client's answer cannot be read."
+        )

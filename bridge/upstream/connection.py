@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Literal, get_args
 
 import anyio
-from mcp import ClientSession
+from mcp import ClientSession, types
 from mcp.client.session import ClientRequestContext, IncomingMessage
 from mcp.client.subscriptions import (
     ListenNotSupportedError,
@@ -26,86 +25,71 @@ from mcp.client.subscriptions import (
     listen,
 )
 from mcp.shared.exceptions import MCPError
-from mcp.types import (
-    EmptyResult,
-    Implementation,
-    ListRootsResult,
-    LoggingMessageNotification,
-    ProgressNotification,
-    PromptListChangedNotification,
-    ResourceListChangedNotification,
-    ResourceUpdatedNotification,
-    SubscribeRequest,
-    SubscribeRequestParams,
-    ToolListChangedNotification,
-    UnsubscribeRequest,
-    UnsubscribeRequestParams,
-)
-from mcp_types.jsonrpc import CONNECTION_CLOSED, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge import __version__
-from bridge.clock import current_time
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
+from bridge.event_loop import current_time
 from bridge.model import ServerSettings, ServerSpec
 from bridge.upstream.client_features import Callers, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
 from bridge.upstream.handshake import RecordingDispatcher, negotiate_version
-from bridge.upstream.installation import installs_packages
 from bridge.upstream.pool_settings import PoolSettings
-from bridge.upstream.refusal import Refusal
-from bridge.upstream.task_calls import EXTENSION
+from bridge.upstream.process import installs_packages
+from bridge.upstream.transport import Refusal
 
 logger = logging.getLogger(__name__)
 
+
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 
 FAILURE_SECONDS = 60.0
 """Time in which callers do not wait for a server again after a start that took too long. Callers
 that can do without the server do not wait after any failure."""
 
-_OF_PROXIES = (CONNECTION_CLOSED, REQUEST_TIMEOUT)
+_OF_PROXIES = (types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT)
 """Codes with which a stdio proxy reports that its own server is gone."""
 
-PROBE_SECONDS = 10.0
-"""Least time for a response to the probe after a request timed out or was cancelled."""
+PROBE_SECONDS = 10.0  # Least time for the response to a probe, after a timeout or a cancellation.
 
 ListName = Literal["tools", "resources", "prompts"]  # Lists with a `list_changed` notification.
 
 _CHANGES: dict[type, ListName] = {
-    **dict.fromkeys((ToolsListChanged, ToolListChangedNotification), "tools"),
-    **dict.fromkeys((ResourcesListChanged, ResourceListChangedNotification), "resources"),
-    **dict.fromkeys((PromptsListChanged, PromptListChangedNotification), "prompts"),
+    **dict.fromkeys((ToolsListChanged, types.ToolListChangedNotification), "tools"),
+    **dict.fromkeys((ResourcesListChanged, types.ResourceListChangedNotification), "resources"),
+    **dict.fromkeys((PromptsListChanged, types.PromptListChangedNotification), "prompts"),
 }
 
 
 class Connection:
-    """A connection and its owner task.
+    """A connection and its owner task."""
 
-    Attributes:
-        ready: Set when it can be used or has failed.
-        ended: Set when it is closed completely.
-        earlier: The failure of the previous connection.
-        hurried_until: Time until which callers do not wait for its start.
-        uses, listings: Count of uses, and how many of them were `tools/list`.
-        cacheable: Whether lists may be cached; False once change notifications were lost.
-        task_required: Tools with `taskSupport: required`; None before `tools/list`.
-        view_only: Listed tools that only the server's own view may call.
-        roots_asked: Exists once the server asked for the client's roots; set after the answer.
-        rootless: Whether the server asked for roots and got none.
-        roots_shared: Whether the server has the client's current roots.
-    """
+    client: ClientSession | None = None
+    failure: BridgeError | None = None
+    end_report = ""
+    idle = False
+    uses = 0
+    listings = 0  # Uses that were `tools/list`.
+    cacheable = True  # False once change notifications were lost.
+    # Tools with `taskSupport: required`; None before `tools/list`.
+    task_required: frozenset[str] | None = None
+    # Tools that only the server's own view may call.
+    view_only: frozenset[str] = frozenset()
+    rootless = False  # Whether the server asked for roots and got none.
+    # Exists once the server asked for the client's roots; set after the answer.
+    roots_asked: anyio.Event | None = None
+    roots_shared = False
 
     def __init__(
         self,
         spec: ServerSpec,
         pool: PoolSettings,
-        *,
-        legacy: bool = False,
-        on_lists_changed: Callable[..., None] = lambda *lists: None,
+        before: Connection | None,
+        on_lists_changed: Callable[..., None],
     ) -> None:
         self.spec, self._pool = spec, pool
-        self._legacy, self._on_lists_changed = legacy, on_lists_changed
+        self._on_lists_changed = on_lists_changed
         self.endpoint = pool.endpoint(spec)
         self.roots = pool.roots_of(spec)
         self.call_timeout = spec.call_timeout or pool.call_timeout
@@ -116,25 +100,11 @@ class Connection:
         self._answer_timeout = math.inf if pool.patient else start
         # A process may hold state in memory, so by default it is never closed as idle.
         self._idle_seconds = pool.idle_seconds or (None if local else 1800.0)
-        self.ready = anyio.Event()
-        self.ended = anyio.Event()
+        self.ready = anyio.Event()  # It can be used or has failed.
+        self.ended: anyio.Event = anyio.Event()
         self.listing = anyio.Lock()
-        self.client: ClientSession | None = None
-        self.failure: BridgeError | None = None
-        self.earlier: BridgeError | None = None
-        self.hurried_until = -math.inf
-        self.end_report = ""
-        self.idle = False
-        self.uses = 0
-        self.listings = 0
-        self.cacheable = True
-        self.task_required: frozenset[str] | None = None
-        self.view_only: frozenset[str] = frozenset()
         self.updates = ResourceUpdates()
         self._login_address = ""
-        self.rootless = False
-        self.roots_asked: anyio.Event | None = None
-        self.roots_shared = False
         self._callers = Callers(self.spec.name)
         self._stop = anyio.Event()
         self._probe_requested = anyio.Event()
@@ -144,6 +114,19 @@ class Connection:
         self._disconnected = False
         self._users = 0
         self._last_used = 0.0
+        self._scope = anyio.CancelScope()
+        self._previous_ended: anyio.Event | None = None
+        self._earlier: BridgeError | None = None
+        # Until then callers do not wait for its start.
+        self._hurried_until: float = -math.inf
+        self._legacy = False
+        if before is not None:
+            self._previous_ended = before.ended
+            self._hurried_until = before._hurried_until
+            self._earlier = before.failure if before._hurried_until > -math.inf else None
+            # Over HTTP, after `initialize` the next one does not try `server/discover` first.
+            http = before.endpoint.transport == "http"
+            self._legacy = http and before.client is not None and not before.modern
 
     @property
     def usable(self) -> bool:
@@ -188,11 +171,8 @@ class Connection:
                 self.stop()
 
     async def wait_ready(self, *, patient: bool = False) -> None:
-        """Wait until it is ready or has failed; if not `patient`, only for a start's usual time.
-
-        After a wait in vain the start continues, and callers do not wait for `FAILURE_SECONDS`.
-        """
-        hurried = anyio.current_time() < self.hurried_until
+        """Wait until it is ready or has failed; if not `patient`, only for a start's usual time."""
+        hurried = anyio.current_time() < self._hurried_until
         seconds = 0.0 if hurried else self._answer_timeout
         while True:
             with anyio.move_on_after(math.inf if patient else seconds):
@@ -202,14 +182,16 @@ class Connection:
             if hurried or self._start_timeout > self._answer_timeout:
                 break
         if not hurried:
-            self.hurried_until = anyio.current_time() + FAILURE_SECONDS
+            self._hurried_until = anyio.current_time() + FAILURE_SECONDS
         if self._login_address:
             raise login_at(self.spec, self._login_address)
-        raise still_starting(self.spec, self.earlier, self.endpoint)
+        raise still_starting(self.spec, self._earlier, self.endpoint)
 
     def stop(self) -> None:
         """Close it now; pending requests fail."""
         self._stop.set()
+        if self.client is None:
+            self._scope.cancel()
 
     def stop_if_unused(self) -> bool:
         """Close it as idle if it was used only for `tools/list`; return whether it was closed."""
@@ -236,14 +218,11 @@ class Connection:
         if not self._users:
             self.stop()
 
-    async def serve(self, previous: anyio.Event | None) -> None:
-        """Own the connection from start to end; its failures are recorded, not raised.
-
-        It starts after the end of the previous one, so that no server runs twice.
-        """
+    async def serve(self) -> None:
+        """Own the connection from start to end, after the end of the previous one."""
         try:
-            if previous is not None:
-                await previous.wait()
+            if self._previous_ended is not None:
+                await self._previous_ended.wait()
             await self._pool.admission.start(self.spec)
             # The context was inherited from the first caller; later callers use this task too.
             clear_caller()
@@ -269,10 +248,9 @@ class Connection:
         except Exception:
             if self.client is not None or not self.endpoint.fall_back():
                 raise
-            try:
+            # The first error explains more.
+            with suppress(Exception):
                 await self._connect()
-            except Exception as error:
-                logger.debug("server %r: HTTP+SSE failed too: %r", self.spec.name, error)
             if self.client is None:
                 raise
 
@@ -280,16 +258,11 @@ class Connection:
         self._disconnected = False
         deadline = anyio.current_time() + self._start_timeout
 
-        def wait_for_login(address: str) -> None:
-            logger.warning("server %r waits for its user to log in: %s", self.spec.name, address)
-            self._login_address = address
-            self._start_timeout = self._login_timeout
-            scope.deadline = anyio.current_time() + self._login_timeout
-
-        with anyio.CancelScope(deadline=deadline) as scope:
-            if not await self._unless_stopped(self.endpoint.prepare):
+        with anyio.CancelScope(deadline=deadline) as self._scope:
+            if self._stop.is_set():
                 return
-            self.endpoint.on_login = wait_for_login
+            await self.endpoint.prepare()
+            self.endpoint.on_login = self._wait_for_login
             async with self.endpoint.open(deadline) as (read, write):
                 dispatcher = RecordingDispatcher(
                     read,
@@ -301,7 +274,7 @@ class Connection:
                 async with ClientSession(
                     dispatcher=dispatcher,
                     message_handler=self._handle_notification,
-                    client_info=Implementation(name="mcp-code-bridge", version=__version__),
+                    client_info=types.Implementation(name="mcp-code-bridge", version=__version__),
                     # Declared to every server, even if the client lacks the capability:
                     # connections outlive clients, and a server's tools must not depend on the
                     # first client. A request that the client cannot serve gets an error.
@@ -309,18 +282,23 @@ class Connection:
                     sampling_callback=self._callers.sample,
                     # Some servers replace their configured directories by the client's roots.
                     list_roots_callback=None if self.roots == () else self._list_roots,
-                    extensions={EXTENSION: {}},
+                    extensions={TASKS_EXTENSION: {}},
                 ) as client:
-                    if not await self._unless_stopped(partial(self._start, client, dispatcher)):
-                        return
+                    await self._start(client, dispatcher)
                     # The scope must stay open around the connection, without its deadline.
-                    scope.deadline = math.inf
+                    self._scope.deadline = math.inf
                     await self._keep_open(client)
-        if scope.cancelled_caught and self.client is None:
-            self.hurried_until = anyio.current_time() + FAILURE_SECONDS
+        if self._scope.cancelled_caught and not self._stop.is_set():
+            self._hurried_until = anyio.current_time() + FAILURE_SECONDS
             self.failure = start_timeout(self.spec, self._start_timeout, self.endpoint)
             if self._login_address:
                 self.failure = login_at(self.spec)
+
+    def _wait_for_login(self, address: str) -> None:
+        logger.warning("server %r waits for its user to log in: %s", self.spec.name, address)
+        self._login_address = address
+        self._start_timeout = self._login_timeout
+        self._scope.deadline = anyio.current_time() + self._login_timeout
 
     async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> None:
         try:
@@ -341,21 +319,6 @@ class Connection:
         self._last_used = anyio.current_time()
         self.ready.set()
 
-    async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do a part of the start, which `stop` cancels; return whether it completed."""
-        done = False
-
-        async def cancel_on_stop() -> None:
-            await self._stop.wait()
-            tg.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as tg:
-            tg.start_soon(cancel_on_stop)
-            await work()
-            done = True
-            tg.cancel_scope.cancel()
-        return done
-
     async def _keep_open(self, client: ClientSession) -> None:
         announced = [name for name in get_args(ListName) if self.declares(name, "list_changed")]
         async with anyio.create_task_group() as tg:
@@ -375,10 +338,8 @@ class Connection:
             tg.cancel_scope.cancel()
 
     async def _probe(self, client: ClientSession) -> None:
-        """After each `request_probe`, send `tools/list`, and mark a server that sends nothing.
-
-        It does not send `ping`, which 2026-07-28 has removed and simple servers ignore.
-        """
+        """After each `request_probe`, send `tools/list`, and mark a server that sends nothing."""
+        # Not `ping`, which 2026-07-28 has removed and simple servers ignore.
         while not self._retiring:
             await self._probe_requested.wait()
             self._probe_requested = anyio.Event()
@@ -390,10 +351,7 @@ class Connection:
                 self.mark_silent()
 
     async def has_lost_session(self, error: MCPError, refusal: Refusal | None) -> bool:
-        """Retire the connection if `error` may report a lost session and the server lists no tools.
-
-        Servers report a lost session in many ways. Stdio proxies report their own server's.
-        """
+        """Retire the connection if `error` may report a lost session and it lists no tools."""
         proxy = self.endpoint.transport == "stdio" and error.code in _OF_PROXIES
         suspect = proxy or "session" in error.message.lower()
         if self.client is None or not (suspect or (refusal is not None and refusal.suspect)):
@@ -414,7 +372,7 @@ class Connection:
                 await client.list_tools()
         except Exception as error:
             logger.debug("server %r: error from the probe: %r", self.spec.name, error)
-            return isinstance(error, MCPError) and error.code == METHOD_NOT_FOUND
+            return isinstance(error, MCPError) and error.code == types.METHOD_NOT_FOUND
         return True
 
     async def _subscribe(self, client: ClientSession, announced: list[ListName]) -> None:
@@ -440,23 +398,23 @@ class Connection:
     async def _handle_notification(self, message: IncomingMessage) -> None:
         if type(message) in _CHANGES:
             self._on_lists_changed(_CHANGES[type(message)])
-        elif isinstance(message, ResourceUpdatedNotification):
+        elif isinstance(message, types.ResourceUpdatedNotification):
             self.updates.wake(message.params.uri)
-        elif isinstance(message, ProgressNotification):
+        elif isinstance(message, types.ProgressNotification):
             # The SDK's session reports the progress of its own requests itself.
             if self.endpoint.direct is not None:
                 await self.endpoint.direct.report_progress(message.params)
-        elif isinstance(message, LoggingMessageNotification):
+        elif isinstance(message, types.LoggingMessageNotification):
             await self._callers.log(message.params)
 
-    async def _list_roots(self, context: ClientRequestContext) -> ListRootsResult:
+    async def _list_roots(self, context: ClientRequestContext) -> types.ListRootsResult:
         if self.roots is not None:
-            return ListRootsResult.model_validate(roots_result(self.roots))
+            return types.ListRootsResult.model_validate(roots_result(self.roots))
         if self.roots_asked is None or self.roots_asked.is_set():
             self.roots_asked = anyio.Event()
         answered, found = self.roots_asked, await self._callers.list_roots()
         self.roots_shared = found is not None
-        found = found or ListRootsResult(roots=[])
+        found = found or types.ListRootsResult(roots=[])
         self.rootless = not found.roots
         answered.set()
         return found
@@ -467,7 +425,6 @@ class Connection:
         self.stop()
 
     def _handle_disconnect(self) -> None:
-        """Handle the end; before `ready` it fails the start, which may try HTTP+SSE."""
         self._disconnected = True
         self.updates.wake()
         if self.endpoint.direct is not None:
@@ -481,7 +438,7 @@ class Connection:
             self.failure = error
             return
         if self.client is None:
-            self.hurried_until = -math.inf
+            self._hurried_until = -math.inf
             self.failure = start_error(self.spec, error, self.endpoint)
             return
         self.end_report = f"{reason(error)}.".capitalize()
@@ -495,17 +452,13 @@ class ResourceUpdates:
         self._waiting: dict[str, set[anyio.Event]] = {}
 
     def wake(self, changed: str | None = None) -> None:
-        """Wake the tasks that wait for this resource or for one that contains it.
-
-        Without one wake all: the connection has ended, and the resources may have changed.
-        """
+        """Wake the tasks that wait for this resource or one that contains it; without it all."""
         for watched, events in self._waiting.items():
             if changed is None or changed.startswith(watched):
                 for event in events:
                     event.set()
 
     async def wait(self, client: ClientSession, uri: str) -> None:
-        """Return when a resource has changed, or when the subscription has ended."""
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             with suppress(SubscriptionLost):
                 async with listen(client, resource_subscriptions=[uri]) as changes:
@@ -517,13 +470,13 @@ class ResourceUpdates:
         events = self._waiting.setdefault(uri, set())
         events.add(event)
         try:
-            wanted = SubscribeRequest(params=SubscribeRequestParams(uri=uri))
-            await client.send_request(wanted, EmptyResult)
+            wanted = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
+            await client.send_request(wanted, types.EmptyResult)
             await event.wait()
         finally:
             events.discard(event)
             if not events:
                 self._waiting.pop(uri, None)
-                over = UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri))
+                over = types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=uri))
                 with anyio.move_on_after(2.0, shield=True), suppress(Exception):
-                    await client.send_request(over, EmptyResult)
+                    await client.send_request(over, types.EmptyResult)

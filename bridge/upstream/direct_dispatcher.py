@@ -19,16 +19,7 @@ from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
-from mcp import MCPError
-from mcp.types import (
-    LOG_LEVEL_META_KEY,
-    ErrorData,
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCResponse,
-    ProgressNotificationParams,
-)
-from mcp_types.jsonrpc import CONNECTION_CLOSED
+from mcp import MCPError, types
 from opentelemetry.propagate import inject
 
 from bridge.model import Json
@@ -44,8 +35,7 @@ MAX_QUEUED = 16
 """Messages queued for a server that does not read, before the next one has to wait. Cancellations
 do not wait, because there is at most one for each queued request."""
 
-_WRITE_BYTES = 256 * 1024
-"""Bytes of one `write`, so that a large message is not copied repeatedly."""
+_WRITE_BYTES = 256 * 1024  # Bytes of one `write`, so that a large message is not copied repeatedly.
 
 
 class LineWriter:
@@ -117,17 +107,15 @@ class LineWriter:
         self._changed = anyio.Event()
 
 
-FIRST_ID = 1_000_000_000
-"""The SDK counts from 1. A billion ids below 2**31 remain for one connection."""
+FIRST_ID = 1_000_000_000  # The SDK counts from 1. A billion ids below 2**31 remain.
 
-_CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
+_CLOSED = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
 """The SDK's text, by which `failure.is_lost` recognizes it."""
 
-NEVER_SENT = object()
-"""`data` of the error for a request that was not sent; an object that no server can send."""
+NEVER_SENT = object()  # `data` of the error for an unsent request; no server can send this object.
 
 
-Outcome = dict[str, Json] | ErrorData | None  # None after the timeout.
+Outcome = dict[str, Json] | types.ErrorData | None  # None after the timeout.
 
 
 class _Pending:
@@ -190,15 +178,10 @@ class DirectDispatcher:
     async def request(
         self, method: str, params: bytes, seconds: float = math.inf, *, label: str = ""
     ) -> dict[str, Json]:
-        """Send a request and return its result as received.
+        """Send a request and return its result as received, or raise MCPError or TimeoutError.
 
-        Args:
-            params: A JSON object without newlines, and without `_meta`.
-            label: The tool's name in progress reports; empty for no progress token.
-
-        Raises:
-            MCPError: The server returned an error, or the connection has ended.
-            TimeoutError: No response within `seconds`; `notifications/cancelled` was sent.
+        `params` is a JSON object without newlines and without `_meta`. `label` is the tool's name
+        in progress reports; without it there are none.
         """
         # A cancelled task must send nothing.
         await anyio.lowlevel.checkpoint_if_cancelled()
@@ -229,7 +212,7 @@ class DirectDispatcher:
                 self._writer.put(_cancellation(number))
         if outcome is None:
             raise TimeoutError
-        if isinstance(outcome, ErrorData):
+        if isinstance(outcome, types.ErrorData):
             raise MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
         return outcome
 
@@ -240,7 +223,7 @@ class DirectDispatcher:
         if caller is not None:
             meta["progressToken"] = number
         if caller is not None and caller.log_level and self.request_meta:
-            meta[LOG_LEVEL_META_KEY] = caller.log_level
+            meta[types.LOG_LEVEL_META_KEY] = caller.log_level
         return meta
 
     @property
@@ -248,20 +231,19 @@ class DirectDispatcher:
         return bool(self._pending)
 
     def deliver(self, response: Response | None) -> bool:
-        """Deliver a parsed response; return False if no request here waits for it."""
         return response is not None and self._resolve(*response)
 
-    def deliver_message(self, message: JSONRPCMessage) -> bool:
+    def deliver_message(self, message: types.JSONRPCMessage) -> bool:
         """Deliver a decoded response or error; return False if no request here waits for it."""
-        if isinstance(message, JSONRPCResponse):
+        if isinstance(message, types.JSONRPCResponse):
             return self._resolve(message.id, message.result)
-        if isinstance(message, JSONRPCError):
+        if isinstance(message, types.JSONRPCError):
             # A server that could not read the request does not know its id.
             last = max(self._pending, default=None)
             return self._resolve(last if message.id is None else message.id, message.error)
         return False
 
-    async def report_progress(self, params: ProgressNotificationParams) -> None:
+    async def report_progress(self, params: types.ProgressNotificationParams) -> None:
         pending = self._pending.get(_number(params.progress_token))
         if pending is not None and pending.report is not None:
             await pending.report(params.progress, params.total, params.message)
@@ -271,10 +253,7 @@ class DirectDispatcher:
         self._notifications_received += 1
 
     def start_notification(self) -> None:
-        """Note that the session handles the next notification; deliver the responses up to it.
-
-        A notification that was sent before a response therefore reaches the caller first.
-        """
+        """Note that the session handles the next notification; deliver the responses up to it."""
         self._notifications_started += 1
         for number, (before, outcome) in list(self._deferred.items()):
             if before > self._notifications_started:

@@ -14,20 +14,7 @@ import ssl
 from collections.abc import Iterator
 
 import httpx2
-from mcp import MCPError
-from mcp_types.jsonrpc import (
-    CONNECTION_CLOSED,
-    HEADER_MISMATCH,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    MISSING_REQUIRED_CLIENT_CAPABILITY,
-    PARSE_ERROR,
-    REQUEST_TIMEOUT,
-    UNSUPPORTED_PROTOCOL_VERSION,
-    URL_ELICITATION_REQUIRED,
-)
+from mcp import MCPError, types
 
 from bridge.errors import (
     BridgeError,
@@ -38,24 +25,20 @@ from bridge.errors import (
 )
 from bridge.model import ServerSpec
 from bridge.upstream.framing import TooLarge
-from bridge.upstream.installation import broken_cache
 from bridge.upstream.oauth_web import explain_route, safe_url
-from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_in
-from bridge.upstream.transport import Endpoint
+from bridge.upstream.process import broken_cache
+from bridge.upstream.transport import UNAUTHORIZED, Endpoint, Refusal, refusal_in
 
 _OVERSIZE = re.compile(r"exceeded the (\d+) (byte|value) limit")
 
-_PROTOCOL_CODES = frozenset(
-    (
-        *(PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, REQUEST_TIMEOUT),
-        *(HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, MISSING_REQUIRED_CLIENT_CAPABILITY),
-        URL_ELICITATION_REQUIRED,
-    )
-)
+_PROTOCOL_CODES = {
+    *(types.PARSE_ERROR, types.INVALID_REQUEST, types.METHOD_NOT_FOUND, types.INVALID_PARAMS),
+    *(types.REQUEST_TIMEOUT, types.HEADER_MISMATCH, types.UNSUPPORTED_PROTOCOL_VERSION),
+    *(types.MISSING_REQUIRED_CLIENT_CAPABILITY, types.URL_ELICITATION_REQUIRED),
+}
 """Codes with a meaning of their own in the protocol."""
 
-LIST_PREFIX = "the list of its "
-"""Prefix of a list request in messages. Such a request cannot be made smaller."""
+LIST_PREFIX = "the list of its "  # In messages. A list request cannot be made smaller.
 
 _SDK_CLOSED = "Connection closed"
 
@@ -138,7 +121,6 @@ def start_timeout(spec: ServerSpec, seconds: float, endpoint: Endpoint) -> Serve
 def still_starting(
     spec: ServerSpec, earlier: BridgeError | None, endpoint: Endpoint
 ) -> ServerStartError:
-    """Report a server that is still starting, perhaps after an `earlier` failed start."""
     if earlier is not None:
         text = f"{earlier.message} It is being started again; run this again in a minute."
         return ServerStartError(
@@ -182,7 +164,7 @@ def lost_error(
 
 
 def is_lost(error: MCPError) -> bool:
-    return error.code == CONNECTION_CLOSED and error.message == _SDK_CLOSED
+    return error.code == types.CONNECTION_CLOSED and error.message == _SDK_CLOSED
 
 
 def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
@@ -198,21 +180,21 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
             code="message_too_large",
         )
     # Servers use this code for their own errors too. Only the SDK's texts begin so.
-    if error.code == CONNECTION_CLOSED and error.message.startswith("SSE stream "):
+    if error.code == types.CONNECTION_CLOSED and error.message.startswith("SSE stream "):
         return lost_error(server, f"{error.message}.")
     refusal, data = refusal_in(error)
     if refusal is not None and not refusal.status:
         cause = f"{refusal.text}.".capitalize()
         return lost_error(server, cause, sent=refusal.sent, what=what, cause=cause)
     by_http = refusal is not None and not refusal.own
-    of_tool = error.code == INTERNAL_ERROR or error.code not in _PROTOCOL_CODES
+    of_tool = error.code == types.INTERNAL_ERROR or error.code not in _PROTOCOL_CODES
     # Many servers report a tool's own failure as a protocol error.
     by_tool = what.startswith("tool ") and not by_http and of_tool
     if refusal is not None and by_http:
         text = f"Server {server!r} answered {what} with {refusal}."
     elif by_tool:
         text = error.message
-    elif error.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
+    elif error.code in (types.METHOD_NOT_FOUND, types.INVALID_PARAMS):
         text = f"Server {server!r} refused {what}: {error.message} (code {error.code})"
     else:
         text = f"Server {server!r}, {what}: {error.message} (code {error.code})"
@@ -220,8 +202,8 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
         data = refusal.describe(data)
     # A body that is not a response, and a proxy's error about a closed or slow connection, are not
     # the server's own errors.
-    doubtful = error.code in (PARSE_ERROR, REQUEST_TIMEOUT)
-    doubtful |= error.code == CONNECTION_CLOSED and "closed" in error.message.casefold()
+    doubtful = error.code in (types.PARSE_ERROR, types.REQUEST_TIMEOUT)
+    doubtful |= error.code == types.CONNECTION_CLOSED and "closed" in error.message.casefold()
     return ToolCallError(
         text,
         server=server,

@@ -11,25 +11,17 @@ import io
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mcp.types import (
-    ErrorData,
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCResponse,
-    jsonrpc_message_adapter,
-)
-from mcp_types.jsonrpc import INTERNAL_ERROR, PARSE_ERROR
+from mcp import types
 from pydantic_core import from_json, to_json
 
+from bridge.event_loop import LARGE, LargeText
 from bridge.guest.protocol.wire import count_values
-from bridge.large_text import LargeText
 from bridge.model import Json
-from bridge.offload import LARGE
 
 RAW = "mcp-code-bridge/raw"
 """Wraps a result that is not an object, because JSON-RPC's models accept only objects."""
@@ -135,12 +127,12 @@ def repair_response(document: Json, answers: int | str | None = None) -> dict[st
         if type(code) is int and isinstance(message, str):
             return {**head, "error": error}
         text = message if isinstance(message, str) else _as_text(error)
-        number = code if type(code) is int else INTERNAL_ERROR
+        number = code if type(code) is int else types.INTERNAL_ERROR
         return {**head, "error": {"code": number, "message": text, "data": fields.get("data")}}
     if "result" not in document:
         if "jsonrpc" not in document:
             return None
-        return {**head, "error": {"code": PARSE_ERROR, "message": NO_MESSAGE}}
+        return {**head, "error": {"code": types.PARSE_ERROR, "message": NO_MESSAGE}}
     result = document["result"]
     return {**head, "result": result if isinstance(result, dict) else {RAW: result}}
 
@@ -158,26 +150,18 @@ def split_batch(data: bytes) -> list[bytes] | None:
     return [to_json(item, inf_nan_mode="constants") for item in document]
 
 
-def repair_message(
-    data: bytes,
-    unreadable: Callable[[bytes], bytes] | None = None,
-    answers: int | str | None = None,
-) -> bytes:
-    """Return an odd response in JSON-RPC's form, and any other message unchanged.
-
-    `unreadable` makes a message from data that is not JSON or not a message.
-    """
+def repair_message(data: bytes, answers: int | str | None = None) -> bytes | None:
+    """Return an odd response in JSON-RPC's form, any other message unchanged, and else None."""
     try:
         document: Any = from_json(data)
     except ValueError:
-        return unreadable(data) if unreadable else data
+        return None
     if isinstance(document, list) and len(document) == 1:
         document = document[0]
         data = to_json(document, inf_nan_mode="constants")
     repaired = repair_response(document, answers)
     if repaired is None:
-        is_message = isinstance(document, dict) and "method" in document
-        return data if unreadable is None or is_message else unreadable(data)
+        return data if isinstance(document, dict) and "method" in document else None
     if all(document.get(key) == repaired[key] for key in repaired):
         return data
     return to_json(repaired, inf_nan_mode="constants")
@@ -288,8 +272,7 @@ _DECODER = json.JSONDecoder()
 
 _FOR_CLIENTS = ("ping", "notifications/", "sampling/", "elicitation/", "roots/")
 
-REPAIRED_BYTES = 4 * 1024 * 1024
-"""Most bytes of a message that is repaired, which takes ten times as long as parsing."""
+REPAIRED_BYTES = 4 * 1024 * 1024  # Most of a message to repair, which takes ten times as long.
 
 SALVAGE_BYTES = 512
 """Bytes at either end of a message that are searched for its id. In every known implementation
@@ -319,11 +302,6 @@ _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
 # Anchored at the outermost brace, because a result may contain an "id".
 _HEAD_ID = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID)
 _TAIL_ID = re.compile(_ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*$")
-
-
-@dataclass(frozen=True)
-class Line:
-    data: bytes
 
 
 @dataclass(frozen=True)
@@ -364,70 +342,57 @@ class LineFramer:
         self._max_bytes = max_bytes
         self._buffer = io.BytesIO()
         self._size = 0
-        self._head: bytes | None = None
-        self._tail = b""
+        self._head = b""
 
-    def feed(self, data: bytes) -> list[Line | OversizeLine]:
+    def feed(self, data: bytes) -> list[bytes | OversizeLine]:
         if b"\n" not in data:
             # Splitting would copy each part of a large message.
             self._extend(data)
             return []
         first, *rest = data.split(b"\n")
         self._extend(first)
-        done: list[Line | OversizeLine] = []
+        done: list[bytes | OversizeLine] = []
         for part in rest:
             done.append(self._take())
             self._extend(part)
         return done
 
-    def finish(self) -> Line | OversizeLine | None:
+    def finish(self) -> bytes | OversizeLine | None:
         return self._take() if self._size else None
 
     def _extend(self, part: bytes) -> None:
-        if not part:
-            return
         self._size += len(part)
-        if self._head is not None:
-            self._tail = (self._tail + part)[-SALVAGE_BYTES:]
-            return
         self._buffer.write(part)
         if self._size > self._max_bytes:
             whole = self._buffer.getvalue()
+            self._head = self._head or whole[:SALVAGE_BYTES]
             self._buffer = io.BytesIO()
-            self._head, self._tail = whole[:SALVAGE_BYTES], whole[-SALVAGE_BYTES:]
+            self._buffer.write(whole[-SALVAGE_BYTES:])
 
-    def _take(self) -> Line | OversizeLine:
-        line: Line | OversizeLine
-        if self._head is None:
-            line = Line(self._buffer.getvalue())
-        else:
-            line = OversizeLine(self._head, self._tail, self._size)
-        self._buffer = io.BytesIO()
-        self._size = 0
-        self._head = None
-        self._tail = b""
-        return line
+    def _take(self) -> bytes | OversizeLine:
+        data, head, size = self._buffer.getvalue(), self._head, self._size
+        self._buffer, self._head, self._size = io.BytesIO(), b"", 0
+        return OversizeLine(head, data, size) if head else data
 
 
-def encode(message: JSONRPCMessage) -> str:
+def encode(message: types.JSONRPCMessage) -> str:
     return message.model_dump_json(by_alias=True, exclude_unset=True)
 
 
-def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
+def decode_line(data: bytes) -> types.JSONRPCMessage | Noise | None:
     """Return a line's message; None for a blank line.
 
     Invalid UTF-8 and lone surrogates inside a message become U+FFFD. An invalid message that shows
     a request's id becomes an error for that request.
     """
-    data = line.data
     if not data.strip():
         return None
     try:
-        return jsonrpc_message_adapter.validate_json(data, by_name=False)
+        return types.jsonrpc_message_adapter.validate_json(data, by_name=False)
     except ValueError as error:
         problem = str(error)
-    if (better := repair_message(data)) is not data:
-        return decode_line(Line(better))
+    if (better := repair_message(data)) not in (None, data):
+        return decode_line(better)
     preview = data[:PREVIEW_CHARACTERS].decode("utf-8", "replace")
     if messages := _messages_in(data):
         return Noise(preview, messages)
@@ -436,7 +401,7 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
             if len(data) <= REPAIRED_BYTES:
                 plain = json.dumps(json.loads(data.decode("utf-8", "replace")), ensure_ascii=False)
                 clean = plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-                return jsonrpc_message_adapter.validate_json(clean, by_name=False)
+                return types.jsonrpc_message_adapter.validate_json(clean, by_name=False)
         deep = "recursion limit" in problem
         message = "The server's answer nests too deeply." if deep else NO_MESSAGE
         return _parse_error(data, data, message) or Noise(preview)
@@ -456,11 +421,6 @@ def _messages_in(data: bytes) -> tuple[bytes, ...]:
     return tuple(found) if found and len(found[0]) < len(data.strip()) else ()
 
 
-def request_id(data: bytes) -> int | str | None:
-    """Return the id of a request encoded by the SDK; None for other messages."""
-    return _salvage_id(data, data)
-
-
 def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
     """Return a message that the SDK's models accept, or the error of the request it answers.
 
@@ -468,58 +428,57 @@ def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
         answers: The id of the request that the body answers, which replaces the body's own; None
             for one message of several.
     """
-
-    def decode(data: bytes) -> bytes:
-        message = decode_line(Line(data))
-        if message is not None and not isinstance(message, Noise):
-            if answers is not None and isinstance(message, JSONRPCResponse | JSONRPCError):
-                message.id = answers
-            return encode(message).encode()
+    repaired = repair_message(data, answers)
+    if repaired is not None:
+        return repaired
+    message = decode_line(data)
+    if message is None or isinstance(message, Noise):
         if answers is None:
             return data
         start = f"{NO_MESSAGE} It begins: {excerpt(data)}"
-        return encode(_error(answers, start if data.strip() else "The answer is empty.")).encode()
+        message = _error(answers, start if data.strip() else "The answer is empty.")
+    elif answers is not None and isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+        message.id = answers
+    return encode(message).encode()
 
-    return repair_message(data, decode, answers)
 
-
-def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:
+def decode_oversize(line: OversizeLine, limit: int) -> types.JSONRPCError | None:
     message = f"The server's answer has {line.size} bytes; the limit is {limit}."
     return _parse_error(line.head, line.tail, message, TooLarge(line.size, limit))
 
 
-def has_too_many_values(line: Line, most: int = MAX_VALUES) -> bool:
+def has_too_many_values(data: bytes, most: int = MAX_VALUES) -> bool:
     """Return whether a line has too many values or long numbers, without parsing it."""
-    data = line.data
     if count_values(data, most) > most:
         return True
     pieces = (data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES))
     return sum(piece.translate(_KINDS).count(_LONG_NUMBER) for piece in pieces) > MAX_LONG_NUMBERS
 
 
-def decode_too_many(line: Line) -> JSONRPCError | None:
+def decode_too_many(data: bytes) -> types.JSONRPCError | None:
     """Return an error for the request that a line with too many values answers, if it has an id."""
-    values = count_values(line.data, MAX_VALUES)
+    values = count_values(data, MAX_VALUES)
     message = (
         f"The server's answer holds {values:,} values or more; the limit is {MAX_VALUES:,}, of "
         f"which {MAX_LONG_NUMBERS} may be numbers of a thousand digits."
     )
-    return _parse_error(line.data, line.data, message, TooLarge(values, MAX_VALUES))
+    return _parse_error(data, data, message, TooLarge(values, MAX_VALUES))
 
 
 def _parse_error(
     head: bytes, tail: bytes, message: str, data: TooLarge | None = None
-) -> JSONRPCError | None:
-    answered = _salvage_id(head, tail)
+) -> types.JSONRPCError | None:
+    answered = message_id(head, tail)
     return None if answered is None else _error(answered, message, data)
 
 
-def _error(answered: int | str, message: str, data: TooLarge | None = None) -> JSONRPCError:
-    error = ErrorData(code=PARSE_ERROR, message=message, data=data)
-    return JSONRPCError(jsonrpc="2.0", id=answered, error=error)
+def _error(answered: int | str, message: str, data: TooLarge | None = None) -> types.JSONRPCError:
+    error = types.ErrorData(code=types.PARSE_ERROR, message=message, data=data)
+    return types.JSONRPCError(jsonrpc="2.0", id=answered, error=error)
 
 
-def _salvage_id(head: bytes, tail: bytes) -> int | str | None:
+def message_id(head: bytes, tail: bytes) -> int | str | None:
+    """Return the id at either end of a message."""
     match = _HEAD_ID.match(head[:SALVAGE_BYTES]) or _TAIL_ID.search(tail[-SALVAGE_BYTES:])
     if match is None:
         return None

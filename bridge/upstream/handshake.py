@@ -14,20 +14,17 @@ from functools import partial
 from typing import Any
 
 import anyio
-from mcp import ClientSession, MCPError
+from mcp import ClientSession, MCPError, types
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
-from mcp.types import PROTOCOL_VERSION_META_KEY, RequestId
-from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from bridge.event_loop import offload
 from bridge.model import Json, ProtocolMode
-from bridge.offload import offload
 from bridge.upstream.listing import reduce_page
-from bridge.upstream.refusal import refusal_in
-from bridge.upstream.transport import Endpoint
+from bridge.upstream.transport import Endpoint, refusal_in
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +35,7 @@ The SDK drops unknown fields, and loses a result that does not fit the negotiate
 """
 
 
-DISCOVER_TIMEOUT = 3.0
-"""Seconds for `server/discover`, if `initialize` can follow; at most a third of the start's."""
+DISCOVER_TIMEOUT = 3.0  # Seconds, if `initialize` can follow; at most a third of the start's.
 
 MAX_OPEN_REQUESTS = 1_000
 """Unanswered requests of a server over one connection. Each holds a task and a response in memory,
@@ -47,10 +43,9 @@ so the connection of a server that makes more is closed."""
 
 
 class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
-    """The SDK's dispatcher with hooks, a limit on the server's requests, and unparsed results.
+    """The SDK's dispatcher, which also records raw results and limits the server's requests.
 
-    It overrides the SDK's private task methods to count requests. The public ones report when a
-    request was handled, not when its response was sent.
+    It counts requests in private methods, because public ones do not see the sent response.
     """
 
     def __init__(
@@ -69,13 +64,10 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         self._discovered: Mapping[str, Json] = {}
 
     def request_meta(self, version: str | None) -> dict[str, Json]:
-        """Return the `_meta` that each request has in this revision; {} before 2026-07-28.
-
-        Copied from the SDK's `server/discover`, because the SDK does not expose it.
-        """
+        """Return the `_meta` of each request, from `server/discover`; {} before 2026-07-28."""
         if version not in MODERN_PROTOCOL_VERSIONS:
             return {}
-        return {**self._discovered, PROTOCOL_VERSION_META_KEY: version}
+        return {**self._discovered, types.PROTOCOL_VERSION_META_KEY: version}
 
     async def _dispatch_request(self, *args: Any) -> None:
         if self._open_requests >= MAX_OPEN_REQUESTS and not self._flooded:
@@ -98,7 +90,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         params: Mapping[str, Any] | None,
         opts: CallOptions | None = None,
         *,
-        _related_request_id: RequestId | None = None,
+        _related_request_id: types.RequestId | None = None,
     ) -> dict[str, Any]:
         """Send a request and add its result to `raw_results`, if that is set."""
         if method == "server/discover" and params is not None:
@@ -151,7 +143,6 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
 async def negotiate_version(
     client: ClientSession, endpoint: Endpoint, mode: ProtocolMode, start_timeout: float
 ) -> None:
-    """Negotiate the protocol revision, within `start_timeout` seconds."""
     if mode == "modern":
         await client.discover()
         return
@@ -165,7 +156,7 @@ async def negotiate_version(
                 return
         except MCPError as error:
             # None of the revisions that the server lists may have `initialize`.
-            data = error.data if error.code == UNSUPPORTED_PROTOCOL_VERSION else None
+            data = error.data if error.code == types.UNSUPPORTED_PROTOCOL_VERSION else None
             supported = data.get("supported") if isinstance(data, Mapping) else None
             listed = set(map(str, supported)) if isinstance(supported, list) else None
             refusal, _ = refusal_in(error)
@@ -178,7 +169,7 @@ async def negotiate_version(
     try:
         await client.initialize()
     except MCPError as error:
-        unsupported = error.code == UNSUPPORTED_PROTOCOL_VERSION
+        unsupported = error.code == types.UNSUPPORTED_PROTOCOL_VERSION
         if mode == "legacy" or (endpoint.transport != "stdio" and not unsupported):
             raise
         # The error of `initialize` explains more than that of `server/discover`.

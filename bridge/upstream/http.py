@@ -2,7 +2,7 @@
 
 Differs from the SDK: a JSON body answers its request, whatever its id and content type. An error
 status, and a request without a response, become a JSON-RPC error with a `Refusal`. The SDK's
-HTTP+SSE ends the connection at an event beyond 1 MiB.
+HTTP+SSE ends the connection at an event beyond 1 MiB. Redirects are followed as in the SDK.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import logging
 import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, field, replace
+from contextlib import asynccontextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 from urllib.parse import urljoin
@@ -21,26 +21,17 @@ import anyio
 import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import sse_within_origin, stream_within_origin
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCRequest, JSONRPCResponse, RequestId
 
-from bridge.clock import current_time
+from bridge.event_loop import LARGE, current_time, offload
 from bridge.model import ServerSpec
-from bridge.offload import LARGE, offload
+from bridge.upstream import framing
 from bridge.upstream.failure import reason
-from bridge.upstream.framing import (
-    Line,
-    Noise,
-    decode_line,
-    has_too_many_values,
-    repair_body,
-    request_id,
-    split_batch,
-)
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_web import WebClient, is_loopback, same_origin
-from bridge.upstream.refusal import UNAUTHORIZED, Refusal, own_error, refusal_of
-from bridge.upstream.transport import Endpoint
+from bridge.upstream.transport import UNAUTHORIZED, Endpoint, Refusal, own_error, refusal_of
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +43,7 @@ MAX_BODY_VALUES = 200_000
 """JSON values in a server's body or event. The SDK parses them on the event loop, several times
 slower than the bridge parses a pipe's messages; see `framing.MAX_VALUES`."""
 
-_DATA = re.compile(rb"^data: ?([{\[][^\r\n]*)", re.MULTILINE)
-"""Matches the data of an event that is one line of JSON."""
+_DATA = re.compile(rb"^data: ?([{\[][^\r\n]*)", re.MULTILINE)  # Of an event: a line of JSON.
 
 
 @dataclass(eq=False, repr=False)
@@ -62,9 +52,7 @@ class _PlainStream(httpx2.AsyncByteStream):
 
     Args:
         limit: Most decompressed bytes. A compressed megabyte may become a gigabyte.
-        encoding: The `Content-Encoding` of `inner`.
         answers: The id of the request that the body answers; None for other bodies.
-        heard: Called with each chunk.
     """
 
     inner: httpx2.AsyncByteStream
@@ -113,7 +101,7 @@ class _CappedStream(_PlainStream):
             return
         whole = bytes(body)
         await _check_values(whole, httpx2.StreamError, "body")
-        yield await offload(whole, partial(repair_body, whole, self.answers))
+        yield await offload(whole, partial(framing.repair_body, whole, self.answers))
 
 
 class _EventStream(_PlainStream):
@@ -121,10 +109,10 @@ class _EventStream(_PlainStream):
 
     def _repair(self, match: re.Match[bytes]) -> bytes:
         """Return an event's data with its messages in JSON-RPC's form, an event for each."""
-        messages = split_batch(match[1])
+        messages = framing.split_batch(match[1])
         if messages is None:
-            return b"data: " + repair_body(match[1], self.answers)
-        return b"\n\n".join(b"data: " + repair_body(message) for message in messages)
+            return b"data: " + framing.repair_body(match[1], self.answers)
+        return b"\n\n".join(b"data: " + framing.repair_body(message) for message in messages)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         waiting = bytearray()
@@ -148,7 +136,7 @@ class _EventStream(_PlainStream):
 
 
 async def _check_values(data: bytes, kind: type[Exception], what: str) -> None:
-    count = partial(has_too_many_values, Line(data), MAX_BODY_VALUES)
+    count = partial(framing.has_too_many_values, data, MAX_BODY_VALUES)
     if len(data) > LARGE and await offload(data, count):
         raise kind(f"The {what} exceeded the {MAX_BODY_VALUES} value limit.")
 
@@ -175,18 +163,18 @@ class CappedClient(WebClient):
         self._login = endpoint.logins.of(spec) if endpoint.logins else None
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request, and limit the response's stream, through which each body is read."""
         if request.method == "DELETE":
             # It ends a session, perhaps while the bridge is stopping.
             request.extensions = {**request.extensions, "timeout": httpx2.Timeout(2.0).as_dict()}
-        answers = request_id(request.content) if request.method == "POST" else None
+        sent = request.content if request.method == "POST" else b""
+        answers = framing.message_id(sent, sent)
         try:
             response = await self._send_authorized(request, **options)
         except httpx2.TransportError as error:
             if answers is None or not self._endpoint.ready:
                 raise
-            sent = not isinstance(error, _NEVER_SENT)
-            refusal = Refusal(status=0, text=reason(error), sent=sent)
+            never_sent = isinstance(error, _NEVER_SENT)
+            refusal = Refusal(status=0, text=reason(error), sent=not never_sent)
             return _json_response(request, httpx2.codes.BAD_GATEWAY, refusal.answer(answers))
         self._heard()
         if response.is_error:
@@ -229,13 +217,10 @@ class CappedClient(WebClient):
                         break
             await response.aclose()
         data = bytes(body)
-        refusal, error = self._refusal(response, data), own_error(data)
-        refusal = self._endpoint.refusal = replace(refusal, own=error is not None)
-        answer = b"" if answers is None else refusal.answer(answers, error)
+        refusal = refusal_of(response, self._endpoint.spec, self._login, data)
+        self._endpoint.refusal = refusal
+        answer = b"" if answers is None else refusal.answer(answers, own_error(data))
         return _json_response(request, response.status_code, answer)
-
-    def _refusal(self, response: httpx2.Response, body: bytes = b"") -> Refusal:
-        return refusal_of(response, self._endpoint.spec, self._login, body)
 
     async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         login = self._login
@@ -245,7 +230,7 @@ class CappedClient(WebClient):
         response = await super().send(request, **options)
         if response.status_code not in UNAUTHORIZED or login is None:
             return response
-        refusal, other_token = self._refusal(response), ""
+        refusal, other_token = refusal_of(response, self._endpoint.spec, login), ""
         if refusal.insufficient_scope or refusal.status == httpx2.codes.UNAUTHORIZED:
             other_token = await login.other_token(token, renew=not refusal.insufficient_scope)
         # `current_token` is called again because it checks the request's origin.
@@ -253,7 +238,7 @@ class CappedClient(WebClient):
             await response.aclose()
             _authorize(request, other_token)
             response = await super().send(request, **options)
-            refusal = self._refusal(response)
+            refusal = refusal_of(response, self._endpoint.spec, login)
         if refusal.insufficient_scope:
             await login.remember_scope(refusal.scope)
         return response
@@ -317,19 +302,21 @@ async def _open_events(
 ) -> AsyncGenerator[tuple[Any, Any], None]:
     inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, outbound = anyio.create_memory_object_stream[SessionMessage](0)
-    async with AsyncExitStack() as stack:
-        for stream in (inbound, read, write, outbound):
-            stack.callback(stream.close)
-        response = await stack.enter_async_context(
-            _stream(client, "GET", url, headers={"accept": "text/event-stream"})
-        )
-        response.raise_for_status()
-        tg = await stack.enter_async_context(anyio.create_task_group())
-        stack.callback(tg.cancel_scope.cancel)
-        events = httpx2.EventSource(response, max_event_size=max_event_bytes)
+    async with (
+        inbound,
+        read,
+        write,
+        outbound,
+        sse_within_origin(client, url, max_event_size=max_event_bytes) as events,
+        anyio.create_task_group() as tg,
+    ):
+        events.response.raise_for_status()
         target = await tg.start(_read_events, events, url, inbound)
         tg.start_soon(_post_messages, client, target, outbound, inbound.clone())
-        yield read, write
+        try:
+            yield read, write
+        finally:
+            tg.cancel_scope.cancel()
 
 
 async def _read_events(
@@ -339,10 +326,7 @@ async def _read_events(
     *,
     task_status: anyio.abc.TaskStatus[str],
 ) -> None:
-    """Deliver messages, and report the URL to post to once the server has sent it.
-
-    The connection ends if the stream breaks or an event is too long.
-    """
+    """Deliver messages, and report the URL to post to once the server has sent it."""
     announced = False
     async with inbound:
         async for event in events:
@@ -353,8 +337,8 @@ async def _read_events(
                     raise httpx2.RemoteProtocolError(msg)
                 task_status.started(str(target))
             elif event.event == "message" and event.data:
-                decoded = decode_line(Line(event.data.encode()))
-                if isinstance(decoded, Noise):
+                decoded = framing.decode_line(event.data.encode())
+                if isinstance(decoded, framing.Noise):
                     logger.warning("an event that is no message was skipped: %r", decoded.preview)
                 elif decoded is not None:
                     await inbound.send(SessionMessage(decoded))
@@ -368,40 +352,16 @@ async def _post_messages(
         async for item in outbound:
             message = item.message
             body = message.model_dump(by_alias=True, mode="json", exclude_unset=True)
+            options = {"json": body, "timeout": 30.0}
             # The response arrives as an event. Messages are posted one by one to keep their order,
             # so a POST that is never acknowledged would block all later ones.
-            async with _stream(client, "POST", target, json=body, timeout=30.0) as response:
+            async with stream_within_origin(client, "POST", target, **options) as response:
                 # Some servers answer here instead of by an event.
                 data = await response.aread() if response.status_code != 202 else b""
             if not isinstance(message, JSONRPCRequest) or response.is_success and not data:
                 continue
             if response.is_redirect:
                 data = Refusal(status=response.status_code).answer(message.id)
-            answer = decode_line(Line(data))
+            answer = framing.decode_line(data)
             if isinstance(answer, JSONRPCResponse | JSONRPCError):
                 await inbound.send(SessionMessage(answer))
-
-
-@asynccontextmanager
-async def _stream(
-    client: CappedClient, method: str, url: str, **options: Any
-) -> AsyncGenerator[httpx2.Response, None]:
-    """Send a request; follow a few redirects of the same origin and method, as the SDK does."""
-    request = client.build_request(method, url, **options)
-    response = await client.send(request, stream=True, follow_redirects=False)
-    for _ in range(5):  # A trailing slash and a moved path need two redirects.
-        redirect = response.next_request
-        if redirect is None or not may_redirect(request, redirect):
-            break
-        await response.aclose()
-        request = redirect
-        response = await client.send(request, stream=True, follow_redirects=False)
-    try:
-        yield response
-    finally:
-        await response.aclose()
-
-
-def may_redirect(sent: httpx2.Request, redirect: httpx2.Request) -> bool:
-    same_user = redirect.url.userinfo in (b"", sent.url.userinfo)
-    return same_user and redirect.method == sent.method and same_origin(redirect.url, sent.url)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import anyio
 
 from bridge.model import ServerSpec
-from bridge.upstream.installation import starts_others
+from bridge.upstream.process import starts_others
 
 PRIVATE_PREFIX = "MCP_BRIDGE_"  # Prefix of the bridge's own settings, which servers do not inherit.
 

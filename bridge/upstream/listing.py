@@ -19,6 +19,7 @@ from mcp import MCPError
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from bridge.guest.schema.names import nearest
+from bridge.guest.schema.schemas import as_mapping
 from bridge.model import Json, Tool
 
 logger = logging.getLogger(__name__)
@@ -42,8 +43,7 @@ MAX_SCHEMAS_BYTES = 16 * 1024 * 1024  # Of all tools of one server.
 
 MAX_URI_CHARS = 8_000  # Web servers accept as much.
 
-MIN_CACHE_SECONDS = 2.0
-"""Least time between two requests for a server's list of tools, whatever its `ttlMs`."""
+MIN_CACHE_SECONDS = 2.0  # Between two requests for a list of tools, whatever its `ttlMs`.
 
 Page = Mapping[str, Json]
 
@@ -155,10 +155,7 @@ def reduce_page(page: Page) -> dict[str, Json]:
 
 
 def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
-    """Return the tools of a list's entries; of several with one name the first is used.
-
-    One warning per reason reports the entries that are left out.
-    """
+    """Return the tools of a list's entries; of several with one name the first is used."""
     tools: dict[str, Tool] = {}
     left = MAX_SCHEMAS_BYTES
     problems: defaultdict[str, list[str]] = defaultdict(list)
@@ -193,7 +190,7 @@ def is_for_models(entry: Json) -> bool:
 
 
 def _ui(entry: Mapping[str, Json]) -> Mapping[str, Json]:
-    return _as_mapping(_as_mapping(entry.get("_meta")).get("ui"))
+    return as_mapping(as_mapping(entry.get("_meta")).get("ui"))
 
 
 def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
@@ -205,9 +202,9 @@ def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
         name=name,
         title=title[:1_000] if isinstance(title, str) else "",
         description=description[:MAX_TEXT_CHARS] if isinstance(description, str) else "",
-        input_schema=_as_mapping(entry.get("inputSchema")),
+        input_schema=as_mapping(entry.get("inputSchema")),
         output_schema=output if isinstance(output, Mapping) else None,
-        annotations=_as_mapping(entry.get("annotations")),
+        annotations=as_mapping(entry.get("annotations")),
         has_view="resourceUri" in _ui(entry),
     )
 
@@ -265,10 +262,7 @@ def _offer(entry: Mapping[str, Json], identity: str) -> dict[str, Json]:
 
 
 def suggestion(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) -> str:
-    """Return a hint for a failed request: similar names, or the arguments of an existing prompt.
-
-    It is empty for an existing resource.
-    """
+    """Return a hint for a failed request: similar names, or the arguments of an existing prompt."""
     identity = LISTS[kind].identity
     found = next((offer for offer in offers if offer[identity] == wanted), None)
     if found is not None and kind != "prompts":
@@ -282,7 +276,3 @@ def suggestion(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) ->
     # Comparing takes time for each name and character.
     near = nearest(wanted[:200], [str(offer[identity])[:200] for offer in offers[:500]])
     return f"Did you mean {near!r}?" if near else ""
-
-
-def _as_mapping(value: Any) -> Mapping[str, Json]:
-    return value if isinstance(value, Mapping) else {}

@@ -37,8 +37,7 @@ UNKNOWN_CLIENT = frozenset({"invalid_client", "unauthorized_client", "timed out"
 """Errors of a lost registration. At the last one the user may see an error page."""
 
 
-OnTokens = Callable[[str, Mapping[str, str]], None]
-"""Receives a server's name, and its login's tokens by description."""
+OnTokens = Callable[[str, Mapping[str, str]], None]  # Receives a server and its tokens.
 
 
 class Logins:
@@ -100,10 +99,9 @@ class Login:
         return record.access_token
 
     async def other_token(self, refused: str, *, renew: bool = True) -> str:
-        """Return a token that replaces the refused one; empty if there is none.
+        """Return a token that replaces the refused one, perhaps another process's; "" for none.
 
-        Another task or process, or the user at a terminal, may already have renewed it. Otherwise
-        this renews it, unless `renew` is false because the token lacks a permission.
+        Without `renew` the token only lacks a permission.
         """
         async with self._lock:
             # Without a login there is no file to lock. The user may have logged in since.

@@ -35,28 +35,10 @@ from pydantic import AnyUrl, ValidationError
 from bridge import __version__
 from bridge.errors import LoginFailedError
 from bridge.model import OAuthHints, ServerSpec
-from bridge.upstream.oauth import (
-    UNKNOWN_CLIENT,
-    client_request,
-    explain_no_renewal,
-    sets_authorization,
-    with_token,
-)
+from bridge.upstream import oauth, oauth_web
 from bridge.upstream.oauth_callback import Callback, Host, listen
-from bridge.upstream.oauth_web import (
-    WebClient,
-    WebError,
-    describe_response,
-    fetch,
-    joined_scopes,
-    read_document,
-    read_tokens,
-    safe_url,
-    shorten,
-    url_problem,
-)
-from bridge.upstream.refusal import UNAUTHORIZED
 from bridge.upstream.token_store import Place, TokenRecord, TokenStore, TokenStoreError, key_of
+from bridge.upstream.transport import UNAUTHORIZED
 
 CLIENT_NAME = "mcp-code-bridge"
 
@@ -86,22 +68,17 @@ _PROBES: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
 """Requests with their headers that a server refuses without a login, first of 2026-07-28 and then
 of the older protocol. Neither opens a session."""
 
-ShowAddress = Callable[[str, Callback], Awaitable[None]]
-"""Shows the user the address to open in a browser."""
+ShowAddress = Callable[[str, Callback], Awaitable[None]]  # Shows the user an address.
 
 
 class Provider(OAuthClientProvider):
-    """One login: the SDK's provider, which is also its storage and starts without tokens.
-
-    Attributes:
-        registered_by_hand: Whether the configuration has the registration.
-        resource: The server's identifier for the authorization server if it is not a URL.
-        last: The last response, described as a text.
-    """
+    """One login: the SDK's provider, which is also its storage and starts without tokens."""
 
     registration: OAuthClientInformationFull | None = None
     challenged = False
-    resource = last = ended_by = ""
+    resource = ""  # The server's identifier for the authorization server if it is not a URL.
+    last = ""  # The last response, described as a text.
+    ended_by = ""  # The name of the error that ended the login.
 
     def __init__(
         self,
@@ -150,7 +127,7 @@ class Provider(OAuthClientProvider):
         return await super()._exchange_token_authorization_code(auth_code, code_verifier)
 
     async def _handle_token_response(self, response: httpx2.Response) -> None:
-        tokens = read_tokens(response).model_dump_json()
+        tokens = oauth_web.read_tokens(response).model_dump_json()
         await super()._handle_token_response(httpx2.Response(200, content=tokens))
 
     def record(self, tokens: OAuthToken, now: float) -> TokenRecord:
@@ -173,16 +150,16 @@ class Provider(OAuthClientProvider):
             auth_method=client.token_endpoint_auth_method or "",
             redirect_uri=self._callback.redirect_uri,
         )
-        return with_token(empty, tokens, now)
+        return oauth.with_token(empty, tokens, now)
 
     async def _open_browser(self, url: str) -> None:
         address = httpx2.URL(url)
-        if problem := url_problem(address, self._server):
-            raise WebError(f"{safe_url(address)} is not opened: {problem}")
+        if problem := oauth_web.url_problem(address, self._server):
+            raise oauth_web.WebError(f"{oauth_web.safe_url(address)} is not opened: {problem}")
         metadata = self.context.oauth_metadata
         methods = metadata.code_challenge_methods_supported if metadata else None
         if methods is not None and "S256" not in methods:
-            raise WebError("the authorization server does not do PKCE with S256")
+            raise oauth_web.WebError("the authorization server does not do PKCE with S256")
         self._callback.expect(parse_qs(urlsplit(url).query)["state"][0])
         await self._show(url, self._callback)
 
@@ -191,9 +168,9 @@ class Provider(OAuthClientProvider):
             found = await self._callback.wait()
             if found.error:
                 msg = f"the authorization server said: {found.error}. {found.description}"
-                raise WebError(msg.strip(), found.error)
+                raise oauth_web.WebError(msg.strip(), found.error)
             return AuthorizationCodeResult(code=found.code, state=found.state, iss=found.issuer)
-        raise WebError(f"no user logged in within {self._seconds:g} s", "timed out")
+        raise oauth_web.WebError(f"no user logged in within {self._seconds:g} s", "timed out")
 
     async def log_in(self, scopes: str) -> httpx2.Response:
         """Log in through the SDK; return the server's response to the request with the token."""
@@ -208,12 +185,14 @@ class Provider(OAuthClientProvider):
                 with suppress(StopAsyncIteration):
                     while True:
                         request = await flow.asend(response)
-                        response = await self._fetch(request, head_only=request is probe)
+                        response = await oauth_web.fetch(
+                            self._web, request, self._server, head_only=request is probe
+                        )
                         if request is not probe:
-                            self.last = describe_response(response)
+                            self.last = oauth_web.describe_response(response)
                             response = self._accept_resource(response)
                 return response
-        except WebError as error:
+        except oauth_web.WebError as error:
             text, self.ended_by = str(error), error.name
         except OAuthRegistrationError:
             text = f"the authorization server does not register this program: {self.last}"
@@ -225,15 +204,12 @@ class Provider(OAuthClientProvider):
                 text = f"it did not ask for a login, and {text}"
                 remedy = f"It may need none: check with `mcp-code-bridge servers --check`. {remedy}"
         except OAuthFlowError as error:
-            text = shorten(str(error))
+            text = oauth_web.shorten(str(error))
         except (ValidationError, ValueError, UnicodeError):
             # The texts of these errors quote the response.
             text = f"the authorization server's response is not valid: {self.last}"
         msg = f"Logging in to server {self._spec.name!r} did not work: {text.rstrip('.')}."
         raise LoginFailedError(msg, server=self._spec.name, remedy=remedy)
-
-    async def _fetch(self, request: httpx2.Request, *, head_only: bool) -> httpx2.Response:
-        return await fetch(self._web, request, self._server, head_only=head_only)
 
     async def _probe(self) -> tuple[httpx2.Request, httpx2.Response]:
         """Return the first request that the server refuses, else the last one, and its response."""
@@ -248,17 +224,17 @@ class Provider(OAuthClientProvider):
                 for body, more in _PROBES
             ]
         request, *others = requests
-        response = await self._fetch(request, head_only=True)
+        response = await oauth_web.fetch(self._web, request, self._server, head_only=True)
         if response.status_code not in UNAUTHORIZED and others:
             (request,) = others
-            response = await self._fetch(request, head_only=True)
+            response = await oauth_web.fetch(self._web, request, self._server, head_only=True)
         if response.is_server_error:
-            raise WebError(f"it answered with HTTP status {response.status_code}")
+            raise oauth_web.WebError(f"it answered with HTTP status {response.status_code}")
         return request, response
 
     def _accept_resource(self, response: httpx2.Response) -> httpx2.Response:
         """Return metadata with a URL as `resource` for the SDK, and store another resource."""
-        document = read_document(response)
+        document = oauth_web.read_document(response)
         if not isinstance(document, dict) or "authorization_servers" not in document:
             return response
         resource = document.get("resource")
@@ -279,7 +255,7 @@ def _challenge(response: httpx2.Response, scopes: str) -> httpx2.Response:
         where = extract_resource_metadata_from_www_auth(response) or ""
         if where and '"' not in where:
             parts.append(f'resource_metadata="{where}"')
-        scopes = scopes or joined_scopes(extract_scope_from_www_auth(response) or "")
+        scopes = scopes or oauth_web.joined_scopes(extract_scope_from_www_auth(response) or "")
     if scopes:
         parts.append(f'scope="{scopes}"')
     return httpx2.Response(
@@ -289,17 +265,12 @@ def _challenge(response: httpx2.Response, scopes: str) -> httpx2.Response:
 
 @dataclass(frozen=True, kw_only=True)
 class LoginResult:
-    """A successful login.
-
-    Attributes:
-        notice: Why the tokens are not in a keyring.
-        end: Why the login cannot be renewed, and the remedy; empty if it can be renewed.
-    """
+    """A successful login."""
 
     scope: str
     place: Place
-    notice: str = ""
-    end: str = ""
+    notice: str = ""  # Why the tokens are not in a keyring.
+    end: str = ""  # Why the login cannot be renewed, and the remedy.
 
 
 async def log_in(
@@ -308,12 +279,8 @@ async def log_in(
     """Log in to a server and store the tokens.
 
     An authorization server may have lost a stored registration, and show the user an error instead
-    of redirecting. So if it refuses the registration, or no user logs in, the login starts once
-    more with a new registration.
-
-    Args:
-        seconds: How long the user may take for one address.
-        notice: Why a stored registration is not used.
+    of redirecting. So if it refuses the registration, or no user logs in for `seconds`, the login
+    starts once more with a new registration; `notice` tells the user why.
     """
     _check_address(spec)
     key, stored = key_of(spec), None
@@ -324,7 +291,7 @@ async def log_in(
                 await store.save(key, replace(stored, redirect_uri=""))
     async with AsyncExitStack() as stack:
         callback = await stack.enter_async_context(_open_callback(spec, stored))
-        web = await stack.enter_async_context(WebClient(timeout=None))
+        web = await stack.enter_async_context(oauth_web.WebClient(timeout=None))
         callback.notice = notice
         provider = Provider(spec, web, callback, show, seconds)
         provider.registration = _registered_client(spec.oauth, stored, callback)
@@ -332,7 +299,7 @@ async def log_in(
             final = await provider.log_in(_scopes(spec.oauth, stored))
         except LoginFailedError as error:
             fresh = provider.registration is None or provider.registered_by_hand
-            if fresh or provider.ended_by not in UNKNOWN_CLIENT:
+            if fresh or provider.ended_by not in oauth.UNKNOWN_CLIENT:
                 raise
             notice = f"{error.message} {REGISTERING_AGAIN}"
             return await log_in(spec, store, show, seconds=seconds, notice=notice)
@@ -352,16 +319,12 @@ async def log_in(
         raise LoginFailedError(msg, server=spec.name) from None
     end = ""
     if record.renew_at is not None and not record.refresh_token:
-        end = f"It ends in {tokens.expires_in} s{explain_no_renewal(record, spec)}."
+        end = f"It ends in {tokens.expires_in} s{oauth.explain_no_renewal(record, spec)}."
     return LoginResult(scope=record.scope, place=place, notice=notice, end=end)
 
 
 async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
-    """Remove a login, and revoke it at the authorization server if that is possible.
-
-    Returns:
-        Whether there was a login, and whether its authorization server revoked it.
-    """
+    """Remove a login; return whether there was one, and whether its server revoked it."""
     key = key_of(spec)
     revoked = False
     try:
@@ -376,10 +339,10 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
     if record and record.revocation_endpoint and (record.refresh_token or record.access_token):
         secret = record.client_secret or (spec.oauth.client_secret if spec.oauth else "")
         data = {"token": record.refresh_token or record.access_token}
-        request = client_request(record.revocation_endpoint, data, record, secret)
-        with suppress(WebError):
-            async with WebClient(timeout=None) as web:
-                response = await fetch(web, request, httpx2.URL(spec.url), head_only=True)
+        request = oauth.client_request(record.revocation_endpoint, data, record, secret)
+        with suppress(oauth_web.WebError):
+            async with oauth_web.WebClient(timeout=None) as web:
+                response = await oauth_web.fetch(web, request, httpx2.URL(spec.url), head_only=True)
             revoked = response.is_success
     return removed, revoked
 
@@ -389,14 +352,14 @@ def _check_address(spec: ServerSpec) -> None:
     problem, remedy = "", ""
     if spec.transport == "stdio":
         problem = "it is a local server; there is nothing to log in to"
-    elif sets_authorization(spec):
+    elif oauth.sets_authorization(spec):
         problem = "its configuration sets the Authorization header"
         remedy = f"Take that out of {spec.source.path} to log in instead."
     else:
         try:
             server = httpx2.URL(spec.url)
-            if found := url_problem(server, server):
-                problem = f"{safe_url(server)} is not used for that: {found}"
+            if found := oauth_web.url_problem(server, server):
+                problem = f"{oauth_web.safe_url(server)} is not used for that: {found}"
         except httpx2.InvalidURL:
             problem = "its `url` is not a URL"
     if problem:
@@ -451,7 +414,7 @@ def _registered_client(
 
 def _scopes(hints: OAuthHints | None, stored: TokenRecord | None) -> str:
     if hints and hints.scopes:
-        return joined_scopes(*hints.scopes, stored.wanted if stored else "")
+        return oauth_web.joined_scopes(*hints.scopes, stored.wanted if stored else "")
     if stored and stored.wanted:
-        return joined_scopes(stored.scope, stored.wanted)
+        return oauth_web.joined_scopes(stored.scope, stored.wanted)
     return ""

@@ -30,8 +30,7 @@ _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")  # A scope by the specif
 MAX_SCOPE_CHARS = 1024  # Of all scopes that a server demands; more are left out.
 MAX_FAILURE_CHARS = 300  # Of an authorization server's text on a failure.
 
-_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
-"""Matches tokens for a header. A token with a line break would make two headers."""
+_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")  # A line break would make two headers.
 
 _FORM = re.compile(r"\w+=[\w.~%+*&=/:-]+\s*", re.ASCII)
 _SECRET = re.compile(r"(?=[\w~+/=-]*[A-Z0-9])[\w~+/=-]{16,}")  # Words that may be tokens.

@@ -111,15 +111,10 @@ class Pool(PoolSettings):
     async def call_tool(
         self, server: str, tool: str, arguments: Mapping[str, Json], *, timeout: float | None = None
     ) -> dict[str, Json]:
-        """Call a tool, starting its server if needed, and return the CallToolResult as JSON.
-
-        Args:
-            timeout: Seconds for the call, from when the server is ready.
-        """
+        """Return the CallToolResult as JSON; `timeout` counts from when the server is ready."""
         return await self.server(server).call_tool(tool, arguments, timeout=timeout)
 
     def server(self, server: str) -> UpstreamServer:
-        """Return one server, for the requests that the pool itself does not have."""
         upstream_server = self._servers.get(server)
         if upstream_server is not None:
             return upstream_server
@@ -132,15 +127,14 @@ class Pool(PoolSettings):
         for connection in self._connections:
             connection.roots_shared = False
 
-    def _start_task(self, connection: Connection, previous: anyio.Event | None) -> None:
-        """Start a connection's owner task, which waits for the end of the previous connection."""
+    def _start_task(self, connection: Connection) -> None:
         if self._tasks is None:
             raise RuntimeError("the pool has to be entered before its servers can be used")
         self._connections.add(connection)
 
         async def own() -> None:
             try:
-                await connection.serve(previous)
+                await connection.serve()
             finally:
                 self._connections.discard(connection)
 

@@ -14,8 +14,7 @@ from bridge.upstream.client_features import Roots
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins
-from bridge.upstream.server_log import ServerLog, log_path
-from bridge.upstream.stdio import StdioEndpoint
+from bridge.upstream.stdio import ServerLog, StdioEndpoint, log_path
 from bridge.upstream.transport import Endpoint
 
 
@@ -24,11 +23,9 @@ class StartAdmission(Protocol):
 
     async def permit(self, spec: ServerSpec) -> None:
         """Check that a server may start, in the task that needs it; may ask the user."""
-        return
 
     async def start(self, spec: ServerSpec) -> None:
         """Check and record a start that happens next, in the connection's owner task."""
-        return
 
 
 class OpenAdmission(StartAdmission):
@@ -41,30 +38,17 @@ MAX_MESSAGE_BYTES = 64 * MEBIBYTE
 
 @dataclass(eq=False, repr=False)
 class PoolSettings:
-    """What all servers of a pool share.
-
-    Attributes:
-        on_tools_changed: Called with a server's name when its list of tools changed, or when its
-            change notifications were lost; only if the list was requested before.
-        admission: Decides on each start and connection, and records it.
-        containers: Labels and removes the containers that servers run in.
-
-    Args:
-        start_timeout: Longest start, and longest wait for one.
-        start_patience: Longest start of a package runner, which may have to install the server.
-        patient: Whether callers wait for `start_patience` too.
-        idle_seconds: Time until an unused connection is closed. None means half an hour over HTTP,
-            where many servers end an unused session, and never over stdio.
-        server_settings: Settings of single servers, by name.
-    """
+    """What all servers of a pool share."""
 
     _: KW_ONLY
     log_dir: Path
     environ: Mapping[str, str]
     call_timeout: float = 60.0
-    start_timeout: float = 30.0
-    start_patience: float = 0.0
-    patient: bool = False
+    start_timeout: float = 30.0  # Longest start, and longest wait for one.
+    start_patience: float = 0.0  # Longest start of a package runner, which may have to install.
+    patient: bool = False  # Whether callers wait for `start_patience` too.
+    # Time until an unused connection is closed. None means half an hour over HTTP, where many
+    # servers end an unused session, and never over stdio.
     idle_seconds: float | None = None
     max_message_bytes: int = MAX_MESSAGE_BYTES
     logins: Logins | None = None
@@ -72,6 +56,8 @@ class PoolSettings:
     server_settings: Mapping[str, ServerSettings] = field(default_factory=dict)
     admission: StartAdmission = field(default_factory=OpenAdmission, init=False)
     containers: Containers = field(default_factory=Containers, init=False)
+    # Called with a server's name when its list of tools changed, or when its change notifications
+    # were lost; only if the list was requested before.
     on_tools_changed: Callable[[str], None] | None = field(default=None, init=False)
 
     def roots_of(self, spec: ServerSpec) -> Roots:

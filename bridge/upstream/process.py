@@ -4,6 +4,9 @@ A process belongs to the server's tree by its session, its group, the tag in its
 parent in the tree; without /proc (macOS) by its group. If the bridge is killed, the server reads
 end of file on its stdin. The next bridge finds servers that ignore that by their tag.
 PR_SET_PDEATHSIG fires when the spawning *thread* ends, and reaches no grandchild.
+
+A package runner such as `npx`, `uvx` or `docker run` may install the server when it starts. A small
+process guards such an installation beyond the bridge's end.
 """
 
 from __future__ import annotations
@@ -12,10 +15,13 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import secrets
 import signal
 import subprocess
 import sys
+import termios
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,11 +35,9 @@ from bridge.descriptor_reader import Reader
 logger = logging.getLogger(__name__)
 
 
-TAG_VARIABLE = "MCP_CODE_BRIDGE_TREE"
-"""Variable in each server's environment that identifies the bridge process that started it."""
+TAG_VARIABLE = "MCP_CODE_BRIDGE_TREE"  # Identifies the bridge process that started a server.
 
-KEPT_VARIABLE = "MCP_CODE_BRIDGE_KEEPS"
-"""Variable of an `InstallationKeeper`: its server's tag and definition."""
+KEPT_VARIABLE = "MCP_CODE_BRIDGE_KEEPS"  # A keeper's: the tag and definition of its server.
 
 PROC = Path("/proc")
 
@@ -42,7 +46,7 @@ HAS_PROC = (PROC / "self" / "stat").exists()
 
 @dataclass(frozen=True)
 class ProcessStat:
-    """Fields of /proc/<pid>/stat for one process."""
+    """Fields of /proc/<pid>/stat."""
 
     pid: int
     state: str
@@ -54,14 +58,10 @@ class ProcessStat:
 
 @dataclass(frozen=True)
 class TreeProcess:
-    """A process of a tree, with an open descriptor so that no reused pid is signalled.
-
-    Attributes:
-        pidfd: None where the kernel has no pidfds.
-    """
+    """A process of a tree, with an open descriptor so that no reused pid is signalled."""
 
     pid: int
-    pidfd: int | None
+    pidfd: int | None  # None where the kernel has no pidfds.
 
     def send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -178,21 +178,15 @@ def _own_tag() -> str:
     return f"{space}.{os.getpid()}.{started}"
 
 
-STOP_SECONDS = 9.0
-"""Longest duration of `Child.stop`, with a second for reading /proc on a busy machine."""
+STOP_SECONDS = 9.0  # Longest `Child.stop`, with a second for reading /proc on a busy machine.
 
-READ_BYTES = 256 * 1024
-"""Bytes of one read, and of the pipe where it can be set, for few wake-ups."""
+READ_BYTES = 256 * 1024  # Bytes of one read, and of the pipe where it can be set, for few wake-ups.
 
 _EXISTENCE_SIGNAL = 0  # Signal 0 only checks whether a process exists.
 
 
 class Child:
-    """A running server process in a session of its own; its pipes are non-blocking descriptors.
-
-    Attributes:
-        tag: Identifies its processes in their environments.
-    """
+    """A running server process in a session of its own; `tag` marks all processes of its tree."""
 
     def __init__(self, popen: subprocess.Popen[bytes], tag: str) -> None:
         if popen.stdin is None or popen.stdout is None or popen.stderr is None:
@@ -237,7 +231,6 @@ class Child:
         await self._ended.wait()
 
     def describe_exit(self) -> str:
-        """Return how it ended, as in "exited with status 1"."""
         if not self.has_exited() or self._exit_code is None:
             return "closed its end of the connection"
         if self._exit_code >= 0:
@@ -256,8 +249,8 @@ class Child:
     async def stop(self) -> None:
         """Stop it and all processes that it started, within `STOP_SECONDS`.
 
-        Call it shielded from cancellation, while other tasks run `watch` and read its output. A
-        server that is blocked writing does not notice that its stdin is closed.
+        Call it shielded, while other tasks run `watch` and read its output: a server that is
+        blocked writing does not notice that its stdin is closed.
         """
         self.close_stdin()
         with anyio.move_on_after(2.0):  # As in the specification. Real servers take 10 to 500 ms.
@@ -318,12 +311,7 @@ class Child:
 
 
 def spawn(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str | None, tag: str) -> Child:
-    """Start a server's process. Synchronous, so that it cannot be cancelled after the spawn.
-
-    Raises:
-        OSError: The command or the directory cannot be used.
-        ValueError: An argument or a variable holds a NUL.
-    """
+    """Start a process, or raise OSError or ValueError. No cancellation can follow the spawn."""
     popen = subprocess.Popen(
         list(argv),
         stdin=subprocess.PIPE,
@@ -385,3 +373,129 @@ async def reap_orphans() -> int:
         for member in found:
             member.close()
     return len(found)
+
+
+_RUNNERS: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("npx", "pnpx", "bunx", "uvx"), frozenset()),
+    **dict.fromkeys(("docker", "podman", "nerdctl", "deno", "pipx"), frozenset(("run",))),
+    "npm": frozenset(("exec", "x")),
+    "pnpm": frozenset(("dlx",)),
+    "yarn": frozenset(("dlx",)),
+    "bun": frozenset(("x",)),
+    "uv": frozenset(("run", "x")),
+}
+"""Programs that install and start a package, and the subcommands that do."""
+
+_WRAPPERS = frozenset(
+    ("env", "sh", "bash", "dash", "zsh", "exec", "nice", "nohup", "setsid", "stdbuf", "timeout")
+)
+"""Programs that start a command given in their arguments."""
+
+_CACHE_ENTRY = re.compile(
+    r"/[^\s'\"]*?/(?:_npx|dlx|archive-v\d+|environments-v\d+|pipx/\.cache)/[^/\s'\"]+"
+)
+"""A directory with one installation, in the caches of npm, pnpm, uv and pipx."""
+
+_INCOMPLETE = re.compile(
+    r"Cannot find (?:module|package)|ERR_MODULE_NOT_FOUND|ModuleNotFoundError|No module named"
+    r"|ENOTEMPTY|ECOMPROMISED|ENOENT|No such file or directory|EJSONPARSE|Invalid package config"
+)
+"""Error texts of programs whose installation is incomplete."""
+
+_KEEPER = """
+until=$(($(date +%s) + $2))
+read -r _
+cat </dev/fd/2 >/dev/null 2>/dev/null &
+cat </dev/fd/1 >/dev/null 2>&1 &
+lives() { kill -s 0 -- "-$1" && { [ ! -e /proc/self ] || kill -s 0 "$2"; }; }
+while [ "$(date +%s)" -lt "$until" ] && lives "$1" $!; do sleep 1; done
+kill -s KILL -- "-$1"
+"""
+"""A shell script, because a shell takes a tenth of an interpreter's memory.
+
+Its stdin ends when the bridge ends. It inherits the reading ends of the server's output and drains
+them, because a broken pipe may end an installation. It detects the server's end by the end of the
+output, because where nothing reaps zombies, signals still reach them.
+"""
+
+
+def installs_packages(command: str, args: Sequence[str]) -> bool:
+    """Return whether a command may first download and install the program that it starts."""
+    words = [command, *args]
+    if not starts_others(command):
+        return _runs_package(words)
+    words = [part for word in words for part in re.split(r"[\s;&|()]+", word)]
+    return any(_runs_package(words[at:]) for at in range(len(words)))
+
+
+def starts_others(command: str) -> bool:
+    """Return whether a command starts the command in its arguments, as `env` and `sh` do."""
+    return _name(command) in _WRAPPERS
+
+
+def _runs_package(words: Sequence[str]) -> bool:
+    needed = _RUNNERS.get(_name(words[0]))
+    return needed is not None and (not needed or not needed.isdisjoint(words[1:]))
+
+
+def _name(command: str) -> str:
+    return command.rpartition("/")[2]
+
+
+def broken_cache(report: str) -> str:
+    """Return the directory of an incomplete installation named in stderr; empty for none."""
+    found = _CACHE_ENTRY.search(report)
+    return found[0] if found and _INCOMPLETE.search(report) else ""
+
+
+def keep(child: Child, definition: str, seconds: float) -> InstallationKeeper | None:
+    """Guard a starting server with a process for at most `seconds`; None if that cannot start.
+
+    While the keeper runs, no bridge takes the server's processes for orphans. No bridge starts
+    the definition a second time either, which would break npm's cache.
+    """
+    try:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", _KEEPER, "sh", str(child.pid), str(round(seconds))],
+            stdin=subprocess.PIPE,
+            stdout=child.stdout,
+            stderr=child.stderr,
+            env={
+                KEPT_VARIABLE: f"{child.tag} {definition}",
+                "PATH": os.environ.get("PATH", os.defpath),
+            },
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        logger.warning("if the bridge ends, an installation ends too: /bin/sh: %s", error)
+        return None
+    return InstallationKeeper(child, process)
+
+
+class InstallationKeeper:
+    def __init__(self, child: Child, process: subprocess.Popen[bytes]) -> None:
+        self._child, self._process = child, process
+
+    @property
+    def installing(self) -> bool:
+        """Whether the first request is still unread: a runner leaves it to the server."""
+        unread = bytearray(4)
+        try:
+            fcntl.ioctl(self._child.stdin, termios.FIONREAD, unread)
+        except OSError:
+            return False
+        return any(unread)
+
+    def dismiss(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def take_over(self) -> None:
+        """Leave the processes to the keeper, as the bridge's own end does."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._child.close_stdin()
+        for ended in (self._process.wait, self._child.reap):
+            # A bridge that continues, as after a changed definition, must leave no zombies.
+            threading.Thread(target=ended, daemon=True).start()

@@ -3,87 +3,85 @@
 Over stdio most requests go through `direct_dispatcher.py`, else through the SDK's session. Differs
 from the SDK: results are unvalidated (see `handshake.raw_results`), and a timeout sends
 `notifications/cancelled` and probes the server. `server.py` decides on repetitions.
+
+A response may also be a task, whose result follows later. In 2025-11-25 `params.task` asks for it,
+and `tasks/result` waits. In the extension of 2026-07-28 the server decides (`resultType: task`),
+and `tasks/get` polls. The SDK implements neither.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import anyio
-from mcp import MCPError
-from mcp.types import LOG_LEVEL_META_KEY, PaginatedRequestParams, Request
-from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp import MCPError, types
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from bridge.clock import current_time
-from bridge.errors import CallTimeoutError, ToolCallError, UpstreamError
+from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError, UpstreamError
+from bridge.event_loop import current_time, offload
 from bridge.guest.protocol import json_text
 from bridge.model import Json, Tool
-from bridge.offload import offload
-from bridge.upstream import task_calls
-from bridge.upstream.client_features import current_caller, progress_callback, time_limit
+from bridge.upstream import listing
+from bridge.upstream.client_features import (
+    answer_input_requests,
+    current_caller,
+    progress_callback,
+    time_limit,
+)
 from bridge.upstream.connection import Connection
 from bridge.upstream.direct_dispatcher import NEVER_SENT
 from bridge.upstream.failure import LIST_PREFIX, call_error, is_lost, lost_error, unauthorized_error
 from bridge.upstream.framing import parse_result
 from bridge.upstream.handshake import raw_results
-from bridge.upstream.listing import (
-    LISTS,
-    Kind,
-    ListMethod,
-    cache_seconds,
-    is_for_models,
-    parse_offers,
-    parse_tools,
-    read_all_pages,
-    valid_name,
-)
-from bridge.upstream.refusal import UNAUTHORIZED, refusal_in
+from bridge.upstream.transport import UNAUTHORIZED, refusal_in
 
 logger = logging.getLogger(__name__)
 
 _encoded = json_text.encoder()
 _ascii = json_text.encoder(ascii_only=True)
 
+TaskMethod = Literal["tasks/get", "tasks/result", "tasks/update", "tasks/cancel"]
+
 Method = (
     Literal["tools/call", "tools/list", "resources/read", "prompts/get", "completion/complete"]
-    | ListMethod
-    | task_calls.Method
+    | listing.ListMethod
+    | TaskMethod
 )
 
-KINDS: Mapping[Method, Kind] = {"resources/read": "resources", "prompts/get": "prompts"}
+LAST_RESERVED = -32000  # Codes up to it reject a request, but a task shows that it was accepted.
+
+KINDS: Mapping[Method, listing.Kind] = {"resources/read": "resources", "prompts/get": "prompts"}
 
 Reason = Literal["", "connection lost", "session unknown", "session lost", "headers", "addresses"]
 """Why a failed request may be repeated; see `server.py`. Empty if it may not."""
 
 
+class TaskRequest(types.Request[dict[str, Any], TaskMethod]):
+    """A request about a task; over HTTP its `taskId` is also in the `Mcp-Name` header."""
+
+    name_param = "taskId"
+
+
 @dataclass(frozen=True)
 class PendingRequest:
-    """One request with its parameters.
-
-    Attributes:
-        tool: The tool's name, or the URI or name of the resource or prompt.
-        arguments: The tool's arguments; for other methods all parameters.
-        what: The request in messages, as in "tool 'x'".
-        seconds: Its timeout.
-        answers, state: `inputResponses` and `requestState`; see `client_features.resolve_input`.
-    """
+    """One request with its parameters."""
 
     method: Method
-    tool: str
-    arguments: Mapping[str, Json]
-    text: bytes
-    what: str
+    tool: str  # Its name, or the URI or name of the resource or prompt.
+    arguments: Mapping[str, Json]  # The tool's arguments; for other methods all parameters.
+    text: bytes  # The arguments as JSON.
+    what: str  # The request in messages, as in "tool 'x'".
     seconds: float
     task: bool = False
-    answers: Mapping[str, Json] | None = None
-    state: str | None = None
+    answers: Mapping[str, Json] | None = None  # `inputResponses`
+    state: str | None = None  # `requestState`; see `client_features.resolve_input`.
 
     def encode_params(self) -> bytes:
         params = self.text
@@ -93,16 +91,16 @@ class PendingRequest:
             params = b"%b,%b" % (params[:-1], _encoded(extras).encode()[1:])
         return params
 
-    def for_session(self, *, modern: bool) -> Request[Any, Any]:
+    def for_session(self, *, modern: bool) -> types.Request[Any, Any]:
         params, caller = dict(self.arguments), current_caller()
         if self.method == "tools/call":
             params = {"name": self.tool, "arguments": params}
         params |= self._extras()
         # Before 2026-07-28 the level is set by `logging/setLevel`, not in each request.
         if caller is not None and caller.log_level and modern:
-            params["_meta"] = {LOG_LEVEL_META_KEY: caller.log_level}
+            params["_meta"] = {types.LOG_LEVEL_META_KEY: caller.log_level}
         of_task = self.method.startswith("tasks/")
-        kind: type[Request[Any, Any]] = task_calls.TaskRequest if of_task else Request[Any, Any]
+        kind: type[types.Request[Any, Any]] = TaskRequest if of_task else types.Request[Any, Any]
         return kind(method=self.method, params=params)
 
     def _extras(self) -> dict[str, Json]:
@@ -154,7 +152,7 @@ def _unsendable(
     return ToolCallError(
         f"Server {server!r}, {what}: the arguments cannot be sent as JSON: {error}",
         server=server,
-        rpc_code=INVALID_PARAMS,
+        rpc_code=types.INVALID_PARAMS,
         doubtful=doubtful,
     )
 
@@ -202,9 +200,7 @@ async def send(connection: Connection, call: PendingRequest) -> dict[str, Json]:
     if not is_call:
         return answer
     if answer.get("resultType") == "task" or "task" in answer:
-        ask = partial(_ask_about_task, connection, call, begun)
-        name, roots = connection.spec.name, connection.roots
-        answer = await task_calls.await_result(name, call.what, answer, ask, roots=roots)
+        answer = await _await_task(connection, call, begun, answer)
     return await offload(answer, partial(parse_result, answer))
 
 
@@ -212,9 +208,10 @@ async def _ask_about_task(
     connection: Connection,
     call: PendingRequest,
     begun: float,
-    method: task_calls.Method,
+    method: TaskMethod,
     params: dict[str, Json],
 ) -> dict[str, Json]:
+    """Send a request about a task, within the remaining time of the call."""
     left = max(0.0, begun + call.seconds - _caller_time())
     if method == "tasks/cancel":
         left = 2.0
@@ -234,7 +231,7 @@ async def _ask_about_task(
 
 def _lack_error(connection: Connection, what: str) -> ToolCallError:
     name = connection.spec.name
-    return ToolCallError(f"Server {name!r} {what}.", server=name, rpc_code=METHOD_NOT_FOUND)
+    return ToolCallError(f"Server {name!r} {what}.", server=name, rpc_code=types.METHOD_NOT_FOUND)
 
 
 async def await_update(connection: Connection, uri: str, seconds: float) -> None:
@@ -258,7 +255,7 @@ async def _send_by_session(connection: Connection, call: PendingRequest) -> dict
     try:
         with time_limit(call.seconds) as limit:
             if call.method == "tools/list":
-                page = PaginatedRequestParams(**call.arguments) if call.arguments else None
+                page = types.PaginatedRequestParams(**call.arguments) if call.arguments else None
                 kept = {tool.name for tool in (await client.list_tools(params=page)).tools}
             else:
                 caller = current_caller()
@@ -274,7 +271,7 @@ async def _send_by_session(connection: Connection, call: PendingRequest) -> dict
         raise TimeoutError
     answer = answers[-1]
     if kept and isinstance(answer.get("tools"), list):
-        answer["tools"] = [e for e in answer["tools"] if valid_name(e) in kept]
+        answer["tools"] = [e for e in answer["tools"] if listing.valid_name(e) in kept]
     return answer
 
 
@@ -287,30 +284,30 @@ async def list_tools(connection: Connection) -> tuple[tuple[Tool, ...], float]:
 
     async def fetch(params: dict[str, Json], seconds: float) -> Mapping[str, Json]:
         nonlocal fresh
-        listing = prepare(name, "tools/list", f"{LIST_PREFIX}tools", "", params, seconds)
-        page = await send(connection, listing)
+        request = prepare(name, "tools/list", f"{LIST_PREFIX}tools", "", params, seconds)
+        page = await send(connection, request)
         if connection.modern:
             announced = connection.declares("tools", "list_changed")
-            fresh = min(fresh, cache_seconds(page, announced=announced))
+            fresh = min(fresh, listing.cache_seconds(page, announced=announced))
         return page
 
     try:
-        entries = await read_all_pages(name, fetch, connection.call_timeout)
+        entries = await listing.read_all_pages(name, fetch, connection.call_timeout)
     except CallTimeoutError:
         # A list is cheap, so a server that sends nothing at all hangs.
         if connection.endpoint.last_heard < begun:
             connection.mark_silent()
         raise
-    connection.task_required = task_calls.task_required_tools(entries)
+    connection.task_required = task_required_tools(entries)
     connection.view_only = frozenset(
-        valid_name(entry) or "" for entry in entries if not is_for_models(entry)
+        listing.valid_name(entry) or "" for entry in entries if not listing.is_for_models(entry)
     )
-    return await offload(entries, partial(parse_tools, name, entries)), fresh
+    return await offload(entries, partial(listing.parse_tools, name, entries)), fresh
 
 
-async def list_offers(connection: Connection, kind: Kind) -> tuple[dict[str, Json], ...]:
+async def list_offers(connection: Connection, kind: listing.Kind) -> tuple[dict[str, Json], ...]:
     """Return the server's resources, resource templates or prompts; () without the capability."""
-    listed, name = LISTS[kind], connection.spec.name
+    listed, name = listing.LISTS[kind], connection.spec.name
     if not connection.declares(listed.capability):
         return ()
 
@@ -319,8 +316,8 @@ async def list_offers(connection: Connection, kind: Kind) -> tuple[dict[str, Jso
         what = f"{LIST_PREFIX}{listed.words}"
         return await send(connection, prepare(name, listed.method, what, "", params, seconds))
 
-    entries = await read_all_pages(name, fetch, connection.call_timeout, listed.key)
-    return await offload(entries, partial(parse_offers, name, kind, entries))
+    entries = await listing.read_all_pages(name, fetch, connection.call_timeout, listed.key)
+    return await offload(entries, partial(listing.parse_offers, name, kind, entries))
 
 
 def _timed_out(connection: Connection, call: PendingRequest, begun: float) -> CallTimeoutError:
@@ -356,7 +353,7 @@ async def translate(
         return "session unknown", lost_error(connection.spec.name, text)
     if refusal is not None and refusal.status in UNAUTHORIZED:
         return "", unauthorized_error(connection.spec, refusal)
-    unseen = error.code == HEADER_MISMATCH and connection.direct is None
+    unseen = error.code == types.HEADER_MISMATCH and connection.direct is None
     return "headers" if unseen else "", failure
 
 
@@ -375,3 +372,97 @@ async def _lost(connection: Connection, what: str, *, sent: bool) -> UpstreamErr
 def _caller_time() -> float:
     caller = current_caller()
     return current_time() if caller is None else caller.clock.now()
+
+
+def task_required_tools(entries: Sequence[Json]) -> frozenset[str]:
+    return frozenset(
+        str(entry.get("name"))
+        for entry in entries
+        if isinstance(entry, Mapping)
+        and isinstance(entry.get("execution"), Mapping)
+        and entry["execution"].get("taskSupport") == "required"
+    )
+
+
+async def _await_task(
+    connection: Connection, call: PendingRequest, begun: float, answer: dict[str, Json]
+) -> dict[str, Json]:
+    """Return the result of a call, after waiting if the response is a task."""
+    extended = answer.get("resultType") == "task"
+    task = answer if extended else answer.get("task")
+    number = task.get("taskId") if isinstance(task, Mapping) else None
+    if not isinstance(task, Mapping) or (not extended and "content" in answer):
+        return answer
+    if not isinstance(number, str) or not 0 < len(number) <= 1024:
+        name = connection.spec.name
+        msg = f"Server {name!r}, {call.what}: it answered with a task that has no usable id."
+        raise ToolCallError(msg, server=name, rpc_code=types.INTERNAL_ERROR)
+    about: dict[str, Json] = {"taskId": number}
+    ask = partial(_ask_about_task, connection, call, begun)
+    try:
+        if not extended:
+            return await ask("tasks/result", about)
+        return await _poll(connection, call.what, dict(task), about, ask)
+    except (anyio.get_cancelled_exc_class(), CallTimeoutError, CannotAskError) as error:
+        if isinstance(error, UpstreamError):
+            error.doubtful = True
+        with anyio.move_on_after(2.0, shield=True):
+            # The task or the server may have ended meanwhile.
+            with suppress(Exception):
+                await ask("tasks/cancel", about)
+        raise
+    except UpstreamError as error:
+        # Unless the tool itself failed, its effect is unknown.
+        code = error.rpc_code if isinstance(error, ToolCallError) else LAST_RESERVED
+        error.doubtful = error.doubtful or not (
+            code == types.INTERNAL_ERROR or code > LAST_RESERVED
+        )
+        raise
+
+
+async def _poll(
+    connection: Connection,
+    what: str,
+    task: Mapping[str, Json],
+    about: dict[str, Json],
+    ask: Callable[[TaskMethod, dict[str, Json]], Awaitable[dict[str, Json]]],
+) -> dict[str, Json]:
+    server = connection.spec.name
+    answered: set[str] = set()
+    pause = 0.1
+    while True:
+        status = task.get("status")
+        if status == "completed" and isinstance(task.get("result"), dict):
+            result: dict[str, Json] = task["result"]
+            return result
+        if status not in ("working", "input_required"):
+            raise _failure(server, what, task)
+        wanted = task.get("inputRequests") if status == "input_required" else None
+        if isinstance(wanted, Mapping):
+            new = {key: wanted[key] for key in wanted if key not in answered}
+            if new:
+                answers = await answer_input_requests(server, what, new, connection.roots)
+                answered.update(new)
+                await ask("tasks/update", {**about, "inputResponses": answers})
+        given = task.get("pollIntervalMs")
+        # False for NaN and for negative numbers.
+        if isinstance(given, int | float) and given > 0:
+            # Bounded before dividing: an integer may be too large for a float.
+            pause = min(max(given, 50), 5_000) / 1000
+        await anyio.sleep(pause)
+        task = await ask("tasks/get", about)
+
+
+def _failure(server: str, what: str, task: Mapping[str, Json]) -> ToolCallError:
+    error = task.get("error")
+    found = error if isinstance(error, Mapping) else {}
+    reason = found.get("message") or task.get("statusMessage") or "it does not say why"
+    status = f"{task.get('status')!s:.40}"
+    msg = f"Server {server!r}, {what}: its task is {status!r}: {reason!s:.2000}"
+    code = found.get("code")
+    return ToolCallError(
+        msg,
+        server=server,
+        rpc_code=code if isinstance(code, int) else types.INTERNAL_ERROR,
+        data=found.get("data"),
+    )

@@ -28,6 +28,7 @@ from bridge.errors import (
     UpstreamError,
 )
 from bridge.model import Json, ServerSpec, Tool
+from bridge.upstream import requests
 from bridge.upstream.client_features import (
     INPUT_REQUIRED,
     complete_url_elicitations,
@@ -38,18 +39,6 @@ from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName
 from bridge.upstream.failure import LIST_PREFIX, lost_error
 from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
 from bridge.upstream.pool_settings import PoolSettings
-from bridge.upstream.requests import (
-    KINDS,
-    Method,
-    PendingRequest,
-    Reason,
-    await_update,
-    list_offers,
-    list_tools,
-    prepare,
-    send,
-    translate,
-)
 
 MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever servers are listed.
 
@@ -101,7 +90,7 @@ def explain_missing_roots(result: dict[str, Json]) -> None:
             values |= {name: said for name, value in values.items() if value == text}
 
 
-_AGAIN: Mapping[Reason, tuple[bool, bool]] = {
+_AGAIN: Mapping[requests.Reason, tuple[bool, bool]] = {
     "": (False, False),
     # A call may have had its effect.
     "connection lost": (True, False),
@@ -126,12 +115,10 @@ class ServerState:
 
     Attributes:
         state: "idle" before the first use and after an idle close; "failed" or "login required"
-            after a failed start or a broken connection, until the next request; "closed" then.
+            after a failed start or a broken connection, until the next request.
         line: The last stderr line of its process, while it starts.
-        tool_count: None until its tools have been listed.
         server_info: Its `name` and `version`, the `protocol` revision in use, `about` (its
             introduction), and `changes`: "tools" if it announces changes of its tools.
-        restarts: Connections made after the first.
     """
 
     server: str
@@ -151,12 +138,12 @@ class UpstreamServer:
         self,
         spec: ServerSpec,
         pool: PoolSettings,
-        start_task: Callable[[Connection, anyio.Event | None], None],
+        start_task: Callable[[Connection], None],
     ) -> None:
         self.spec = spec
         self._pool, self._start_task = pool, start_task
         self.call_timeout = spec.call_timeout or pool.call_timeout
-        self._prepare = partial(prepare, spec.name, max_bytes=pool.max_message_bytes)
+        self._prepare = partial(requests.prepare, spec.name, max_bytes=pool.max_message_bytes)
         self._permitting = anyio.Lock()
         self._sharing = anyio.Lock()
         self._connection: Connection | None = None
@@ -170,8 +157,6 @@ class UpstreamServer:
         self._changes = 0
         self._offers: dict[Kind, tuple[dict[str, Json], ...]] = {}
         self._offer_changes = 0
-        # Over HTTP, after `initialize` the next connection does not try `server/discover` first.
-        self._legacy = False
 
     def state(self) -> ServerState:
         connection = self._connection
@@ -247,10 +232,7 @@ class UpstreamServer:
             return
 
     async def tools(self, *, refresh: bool = False, patient: bool = False) -> tuple[Tool, ...]:
-        """Return its tools, from the cache until the server announces a change.
-
-        This does not start a server that was closed as idle; its next connection lists again.
-        """
+        """Return its tools, cached until the server announces a change or connects again."""
         kept = self._tools
         if (
             kept is not None
@@ -274,7 +256,7 @@ class UpstreamServer:
 
     async def _list_offers(self, kind: Kind, connection: Connection) -> tuple[dict[str, Json], ...]:
         before = self._offer_changes
-        found = await list_offers(connection, kind)
+        found = await requests.list_offers(connection, kind)
         announced = connection.declares(LISTS[kind].capability, "list_changed")
         cacheable = connection.cacheable and connection.usable and announced
         if cacheable and before == self._offer_changes:
@@ -292,21 +274,18 @@ class UpstreamServer:
     ) -> Answer:
         """Make a request, and once more for each reason of `_AGAIN` that allows it.
 
-        Args:
-            lists: Whether the request has no effect.
-            patient: Whether to wait until a start succeeds or fails.
-            share_roots: Whether the server gets the client's roots first, if it asks for them.
+        A request that `lists` has no effect. A `patient` one waits until a start succeeds or fails.
         """
-        met: set[Reason] = set()
+        met: set[requests.Reason] = set()
         while True:
-            reason: Reason = ""
+            reason: requests.Reason = ""
             failure: UpstreamError
             try:
                 async with self._use(patient=patient, share_roots=share_roots) as connection:
                     try:
                         return await ask(connection)
                     except MCPError as error:
-                        reason, failure = await translate(connection, what, error)
+                        reason, failure = await requests.translate(connection, what, error)
                         raise failure from None
             except ToolCallError as error:
                 failure, tried = error, bool(reason) or lists or "addresses" in met
@@ -324,7 +303,7 @@ class UpstreamServer:
             met.add(reason)
             if reason == "headers":
                 # The SDK learns the marks from the list of tools.
-                await self._ask(list_tools, lists=True, share_roots=False)
+                await self._ask(requests.list_tools, lists=True, share_roots=False)
 
     async def _list_tools(self, refresh: bool, connection: Connection) -> tuple[Tool, ...]:
         async with connection.listing:
@@ -335,7 +314,7 @@ class UpstreamServer:
                 # The task that held the lock got no answer over this connection.
                 raise lost_error(self.spec.name, "")
             before = self._changes
-            found, fresh = await list_tools(connection)
+            found, fresh = await requests.list_tools(connection)
             tools = tuple(tool for tool in found if self.spec.tools.admits(tool.name))
             if tools == self._tools:
                 # The same object, so that a comparison is cheap.
@@ -363,24 +342,19 @@ class UpstreamServer:
             raise CallDeniedError(message, host_detail=f"It is in {self.spec.source.path}.")
         seconds = self.call_timeout if timeout is None else timeout
         call = self._prepare("tools/call", f"tool {tool!r}", tool, arguments, seconds)
-        result = await self._complete(call)
-        if not isinstance(result.get("content"), list):
-            result["content"] = []
+        result = await self._send_and_resolve(call)
         if self._connection is not None and self._connection.rootless:
             explain_missing_roots(result)
         return result
 
-    async def request(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
-        """Read a resource, get a prompt or complete an argument; return the server's own result.
-
-        An error about a resource or a prompt suggests similar names.
-        """
-        kind = KINDS.get(method)
+    async def request(self, method: requests.Method, params: Mapping[str, Json]) -> dict[str, Json]:
+        """Read a resource, get a prompt or complete an argument; return the server's own result."""
+        kind = requests.KINDS.get(method)
         subject = params[LISTS[kind].identity] if kind else params["argument"]["name"]
         what = f"{kind.removesuffix('s') if kind else 'completion of'} {subject!r:.300}"
         call = self._prepare(method, what, subject if kind else "", params, self.call_timeout)
         try:
-            return await self._complete(call)
+            return await self._send_and_resolve(call)
         except ToolCallError as error:
             refusal = error
         with suppress(UpstreamError):
@@ -390,19 +364,19 @@ class UpstreamServer:
 
     async def watch_resource(self, uri: str, *, timeout: float | None = None) -> dict[str, Json]:
         seconds = self.call_timeout if timeout is None else timeout
-        wait = partial(await_update, uri=uri, seconds=seconds)
+        wait = partial(requests.await_update, uri=uri, seconds=seconds)
         await self._ask(wait, lists=True, what=f"resource {uri!r:.300}")
         return await self.request("resources/read", {"uri": uri})
 
-    async def _complete(self, call: PendingRequest) -> dict[str, Json]:
+    async def _send_and_resolve(self, call: requests.PendingRequest) -> dict[str, Json]:
         """Send a request and return its final result, after the answers that the server wants."""
-        result = await self._ask(partial(send, call=call), what=call.what)
+        result = await self._ask(partial(requests.send, call=call), what=call.what)
         if result.get("resultType") != INPUT_REQUIRED:
             return result
 
         async def repeat(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
             more = replace(call, answers=answers, state=state)
-            return await self._ask(partial(send, call=more), what=call.what)
+            return await self._ask(partial(requests.send, call=more), what=call.what)
 
         return await resolve_input(
             self.spec.name, call.what, result, repeat, roots=self._pool.roots_of(self.spec)
@@ -432,10 +406,7 @@ class UpstreamServer:
             yield connection
 
     async def _share_roots(self, connection: Connection) -> None:
-        """Give the client's roots to a server that asks for them, before its next call.
-
-        A server asks when it starts, perhaps for no client, and again when the roots change.
-        """
+        """Give the client's roots to a server that asked for them at its start, before its call."""
         client = connection.client if connection.roots is None and current_caller() else None
         if client is None or connection.modern:
             return
@@ -474,28 +445,15 @@ class UpstreamServer:
             self.forget(*get_args(ListName))
         self._connections_made += 1
         self._connection_number = next(_CONNECTION_NUMBERS)
-        previous = before.ended if before and not before.ended.is_set() else None
         if before is not None:
             before.retire()
-            self._legacy = (
-                before.failure is None
-                and before.client is not None
-                and (before.endpoint.transport == "http" and not before.modern)
-            )
             # A process may have held something in memory.
             lost = before.endpoint.transport == "stdio" and before.uses > before.listings
             if lost and (caller := current_caller()) is not None:
                 caller.note_restart(self.spec.name)
-        connection = Connection(
-            self.spec,
-            self._pool,
-            legacy=self._legacy,
-            on_lists_changed=self._handle_changed_lists,
-        )
-        self._start_task(connection, previous)
+        connection = Connection(self.spec, self._pool, before, self._handle_changed_lists)
+        self._start_task(connection)
         self._connection = connection
-        if before is not None and before.hurried_until > -math.inf:
-            connection.earlier, connection.hurried_until = before.failure, before.hurried_until
         return connection
 
     async def _reconnect(self, failure: UpstreamError) -> UpstreamError:

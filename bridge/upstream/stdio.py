@@ -2,18 +2,24 @@
 
 Replaces the SDK's transport, which is quadratic in a message's size, has no size limit, and leaves
 grandchildren alive. A message beyond the limit fails its request. The connection ends only if the
-message shows no id. A server inherits the whole environment.
+message shows no id. A server inherits the whole environment. Its stderr goes to a bounded log file.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import logging
 import math
+import os
 import re
+import stat
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -21,39 +27,105 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, RequestId
 
-from bridge.clock import current_time
 from bridge.errors import ServerStartError
+from bridge.event_loop import LARGE, current_time, offload
 from bridge.model import ServerSpec
-from bridge.offload import LARGE, offload
+from bridge.upstream import framing, launch, process
 from bridge.upstream.direct_dispatcher import DirectDispatcher, LineWriter
-from bridge.upstream.framing import (
-    EXCERPT_CHARACTERS,
-    LEAST_BYTES,
-    Line,
-    LineFramer,
-    Noise,
-    OversizeLine,
-    decode_line,
-    decode_oversize,
-    decode_too_many,
-    encode,
-    has_too_many_values,
-    parse_large_response,
-    parse_response,
-    split_batch,
-)
-from bridge.upstream.installation import InstallationKeeper, installs_packages, keep
-from bridge.upstream.launch import (
-    TREE_LABEL,
-    Containers,
-    explain_spawn_failure,
-    label_container,
-    plan_launch,
-    server_environment,
-)
-from bridge.upstream.process import STOP_SECONDS, Child, new_tag, spawn, wait_for_installation
-from bridge.upstream.server_log import ServerLog
 from bridge.upstream.transport import Endpoint
+
+logger = logging.getLogger(__name__)
+
+LOG_BYTES = 1024 * 1024  # Size at which a server's log is rotated. One older file is kept.
+
+ALL_LOGS_BYTES = 128 * 1024 * 1024  # Of all servers, past ones too; checked when a log starts.
+
+TAIL_BYTES = 2048  # Kept for error messages, such as a traceback's end or a usage text.
+
+
+def log_path(log_dir: Path, server: str) -> Path:
+    """Return the path of a server's log file, with a digest if the name is unusual."""
+    stem = re.sub(r"[^A-Za-z0-9._-]", "_", server)[:100].lstrip(".")
+    if stem != server:
+        digest = hashlib.sha256(server.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        stem = f"{stem}-{digest}" if stem else digest
+    return log_dir / f"{stem}.log"
+
+
+def remove_oldest(log_dir: Path, keep: Path) -> None:
+    """Remove the least recently written logs except `keep` beyond `ALL_LOGS_BYTES`."""
+    logs = [(path.lstat(), path) for path in (*log_dir.glob("*.log"), *log_dir.glob("*.log.1"))]
+    size = sum(status.st_size for status, _ in logs)
+    for status, path in sorted(logs, key=lambda each: each[0].st_mtime_ns):
+        if size <= ALL_LOGS_BYTES:
+            return
+        if path != keep and stat.S_ISREG(status.st_mode):
+            # If another bridge still writes to it, its next rotation frees the disk space.
+            path.unlink(missing_ok=True)
+            size -= status.st_size
+
+
+class ServerLog:
+    """A server's log file and its last lines; only the lines without a writable directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+        self._size = 0
+        self._tail = b""
+
+    def __enter__(self) -> ServerLog:
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._rotate()
+            remove_oldest(self.path.parent, keep=self.path)
+        except OSError as error:
+            logger.warning("no log file for this server: %s", error)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._close()
+
+    def write(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-TAIL_BYTES:]
+        if self._fd is None:
+            return
+        try:
+            if self._size + len(data) > LOG_BYTES:
+                self._rotate()
+            os.write(self._fd, data[-LOG_BYTES:])
+            self._size += len(data)
+        except OSError as error:
+            logger.warning("the log file %s is no longer written: %s", self.path, error)
+            self._close()
+
+    def note(self, text: str) -> None:
+        """Append a line of the bridge itself, which `tail` leaves out."""
+        tail = self._tail
+        self.write(f"[bridge] {text}\n".encode("utf-8", "replace"))
+        self._tail = tail
+
+    def tail(self) -> str:
+        """Return the end of the server's output, from the start of a line where possible."""
+        data = self._tail
+        if len(data) == TAIL_BYTES:
+            data = data[data.find(b"\n") + 1 :]
+        return data.decode("utf-8", "replace").strip()
+
+    def _rotate(self) -> None:
+        self._close()
+        # Renamed, not truncated: another bridge of the same user may still be writing to it.
+        with contextlib.suppress(FileNotFoundError):
+            self.path.replace(self.path.with_name(self.path.name + ".1"))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(self.path, flags, 0o600)
+        self._size = 0
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
 
 _BLANK = re.compile(rb"\n\n+")
 
@@ -74,18 +146,18 @@ class StdioEndpoint(Endpoint):
     environ: Mapping[str, str]
     log: ServerLog
     max_message_bytes: int
-    containers: Containers = field(default_factory=Containers)
+    containers: launch.Containers = field(default_factory=launch.Containers)
 
     def __post_init__(self) -> None:
-        self._engine = label_container([self.spec.command, *self.spec.args], {})[1]
-        self._environ = server_environment(self.environ, self.spec)
-        self._installs = installs_packages(self.spec.command, self.spec.args)
+        self._engine = launch.label_container([self.spec.command, *self.spec.args], {})[1]
+        self._environ = launch.server_environment(self.environ, self.spec)
+        self._installs = process.installs_packages(self.spec.command, self.spec.args)
         self.transport = "stdio"
         self._running = anyio.CancelScope(shield=True)
         self._writing = anyio.CancelScope()
         self._written = anyio.Event()
         self._drained = anyio.Event()
-        self._keeper: InstallationKeeper | None = None
+        self._keeper: process.InstallationKeeper | None = None
         self._leaving = False
         self._deaf = False
         self._end_report = ""
@@ -100,7 +172,7 @@ class StdioEndpoint(Endpoint):
 
     @property
     def cause_of_end(self) -> str:
-        last = self.last_line[-EXCERPT_CHARACTERS:]
+        last = self.last_line[-framing.EXCERPT_CHARACTERS :]
         quoted = f" Its last line on stderr: {last}" if last else ""
         return f"{self._end_report}{quoted}" if self._end_report else ""
 
@@ -122,7 +194,7 @@ class StdioEndpoint(Endpoint):
 
     async def prepare(self) -> None:
         if self._installs:
-            await wait_for_installation(self.spec.definition)
+            await process.wait_for_installation(self.spec.definition)
         if self._engine:
             await self.containers.reap(self._engine, self._environ, "")
 
@@ -138,7 +210,8 @@ class StdioEndpoint(Endpoint):
         with self.log:
             child = await self._spawn()
             if self._installs:
-                self._keeper = keep(child, self.spec.definition, until - anyio.current_time())
+                left = until - anyio.current_time()
+                self._keeper = process.keep(child, self.spec.definition, left)
             # Every later await is inside the try, so that the process is always stopped.
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write, outbound = anyio.create_memory_object_stream[SessionMessage](16)
@@ -164,7 +237,7 @@ class StdioEndpoint(Endpoint):
                     stream.close()
                 child.close()
 
-    async def _leave(self, child: Child) -> None:
+    async def _leave(self, child: process.Child) -> None:
         with anyio.move_on_after(0.5):  # Writing the queue normally takes microseconds.
             await self._written.wait()
         # No task may write to a descriptor that is about to be closed.
@@ -175,14 +248,14 @@ class StdioEndpoint(Endpoint):
             self._keeper = None
         else:
             self.finish_start()
-            with anyio.move_on_after(STOP_SECONDS):
+            with anyio.move_on_after(process.STOP_SECONDS):
                 await child.stop()
             if self._engine:
-                ended = f"{TREE_LABEL}={child.tag}"
+                ended = f"{launch.TREE_LABEL}={child.tag}"
                 await self.containers.reap(self._engine, self._environ, ended)
         self._running.cancel()
 
-    async def _run_pipes(self, child: Child) -> None:
+    async def _run_pipes(self, child: process.Child) -> None:
         # Shielded: reading continues while a cancelled connection closes, or a server that is
         # blocked writing would never see its stdin close. `_leave` ends the scope.
         works = (self._read_messages, self._write_messages, self._drain_stderr, self._notice_exit)
@@ -192,16 +265,17 @@ class StdioEndpoint(Endpoint):
                 for work in works:
                     tg.start_soon(work, child)
 
-    async def _spawn(self) -> Child:
+    async def _spawn(self) -> process.Child:
         spec = self.spec
         try:
-            launch = await plan_launch(spec, self._environ, self.log.path.with_name("no-project"))
-            self._hint, tag = launch.hint, new_tag()
-            labels = {**self.containers.labels(), TREE_LABEL: tag} if self._engine else {}
-            argv = label_container(launch.argv, labels)[0]
-            child = spawn(argv, environ=launch.environ, cwd=launch.cwd, tag=tag)
+            empty = self.log.path.with_name("no-project")
+            plan = await launch.plan_launch(spec, self._environ, empty)
+            self._hint, tag = plan.hint, process.new_tag()
+            labels = {**self.containers.labels(), launch.TREE_LABEL: tag} if self._engine else {}
+            argv = launch.label_container(plan.argv, labels)[0]
+            child = process.spawn(argv, environ=plan.environ, cwd=plan.cwd, tag=tag)
         except (OSError, ValueError) as error:
-            detail, remedy = explain_spawn_failure(spec, self._environ, error)
+            detail, remedy = launch.explain_spawn_failure(spec, self._environ, error)
             message = f"Server {spec.name!r} did not start: its command cannot be run."
             raise ServerStartError(
                 message, server=spec.name, host_detail=detail, remedy=remedy
@@ -210,8 +284,8 @@ class StdioEndpoint(Endpoint):
         self.log.note(f"started {spec.command} as process {child.pid}")
         return child
 
-    async def _read_messages(self, child: Child) -> None:
-        framer = LineFramer(self.max_message_bytes)
+    async def _read_messages(self, child: process.Child) -> None:
+        framer = framing.LineFramer(self.max_message_bytes)
         taken = 0
         async with self._inbound:
             while data := await child.output.read():
@@ -232,11 +306,11 @@ class StdioEndpoint(Endpoint):
                 await self._deliver(rest)
             await self._record_end(child)
 
-    async def _deliver(self, line: Line | OversizeLine) -> None:
+    async def _deliver(self, line: bytes | framing.OversizeLine) -> None:
         direct = self.direct
         assert direct is not None
-        if isinstance(line, OversizeLine):
-            message = decode_oversize(line, self.max_message_bytes)
+        if isinstance(line, framing.OversizeLine):
+            message = framing.decode_oversize(line, self.max_message_bytes)
             self.log.note(
                 f"dropped a message of {line.size} bytes: the limit is {self.max_message_bytes}"
             )
@@ -250,30 +324,30 @@ class StdioEndpoint(Endpoint):
             else:
                 await self._send(message)
             return
-        large = len(line.data) > LARGE
-        if len(line.data) >= LEAST_BYTES and direct.has_pending:
-            found = await offload(line.data, partial(parse_large_response, line.data))
+        large = len(line) > LARGE
+        if len(line) >= framing.LEAST_BYTES and direct.has_pending:
+            found = await offload(line, partial(framing.parse_large_response, line))
             if direct.deliver(found):
                 return
-        if large and await offload(line.data, partial(has_too_many_values, line)):
-            self.log.note(f"dropped a message of {len(line.data)} bytes: it holds too many values")
-            refusal = decode_too_many(line)
+        if large and await offload(line, partial(framing.has_too_many_values, line)):
+            self.log.note(f"dropped a message of {len(line)} bytes: it holds too many values")
+            refusal = framing.decode_too_many(line)
             if refusal is not None:
                 await self._send(refusal)
             return
         if direct.has_pending:
-            read = partial(parse_response, line.data)
-            if direct.deliver(await offload(line.data, read) if large else read()):
+            read = partial(framing.parse_response, line)
+            if direct.deliver(await offload(line, read) if large else read()):
                 return
-        if (batch := split_batch(line.data)) is not None:
+        if (batch := framing.split_batch(line)) is not None:
             for part in batch:
-                await self._deliver(Line(part))
+                await self._deliver(part)
             return
-        decoded = await offload(line.data, partial(decode_line, line))
-        if isinstance(decoded, Noise) and decoded.messages:
+        decoded = await offload(line, partial(framing.decode_line, line))
+        if isinstance(decoded, framing.Noise) and decoded.messages:
             for part in decoded.messages:
-                await self._deliver(Line(part))
-        elif isinstance(decoded, Noise):
+                await self._deliver(part)
+        elif isinstance(decoded, framing.Noise):
             self._noise += 1
             self._last_noise = (current_time(), decoded.preview)
             if self._noise <= 100:  # The rest are only counted.
@@ -295,7 +369,7 @@ class StdioEndpoint(Endpoint):
             # The session is closing: later messages are discarded.
             self._deaf = True
 
-    async def _write_messages(self, child: Child) -> None:
+    async def _write_messages(self, child: process.Child) -> None:
         try:
             with self._writing:
                 async with anyio.create_task_group() as tg:
@@ -303,7 +377,7 @@ class StdioEndpoint(Endpoint):
                     async for message in self._outbound:
                         if isinstance(message.message, JSONRPCRequest):
                             self._last_request = message.message.id
-                        text = encode(message.message)
+                        text = framing.encode(message.message)
                         await self._writer.room()
                         self._writer.put(text.encode() + b"\n")
                     await self._writer.drain()
@@ -316,14 +390,14 @@ class StdioEndpoint(Endpoint):
         finally:
             self._written.set()
 
-    async def _drain_stderr(self, child: Child) -> None:
+    async def _drain_stderr(self, child: process.Child) -> None:
         while data := await child.errors.read():
             self.log.write(data)
             if self.on_login is not None and (request := _LOGIN.search(self.log.tail())):
                 self.on_login(request[0])
                 self.on_login = None
 
-    async def _notice_exit(self, child: Child) -> None:
+    async def _notice_exit(self, child: process.Child) -> None:
         """End the connection of an ended process whose stdout another process keeps open."""
         await child.wait_exited()
         # A child of the process may keep the pipe open without an end of file.
@@ -333,7 +407,7 @@ class StdioEndpoint(Endpoint):
         await self._record_end(child)
         self._inbound.close()
 
-    async def _record_end(self, child: Child) -> None:
+    async def _record_end(self, child: process.Child) -> None:
         # The exit status follows shortly; pending calls wait for it.
         with anyio.move_on_after(0.5):
             await child.wait_exited()

@@ -26,6 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bridge.atomic_files import replace_file
 from bridge.model import ServerSpec
+from bridge.private_files import make_directory, restrict
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -61,16 +62,11 @@ Place = Literal["file", "keyring"]
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """Identifies a login. A server with another address or definition gets none of its tokens.
-
-    Attributes:
-        address: The server's URL without user name, password, query and fragment.
-        definition: Digest of the server's definition.
-    """
+    """Identifies a login. A server with another address or definition gets none of its tokens."""
 
     server: str
-    address: str
-    definition: str
+    address: str  # The server's URL without user name, password, query and fragment.
+    definition: str  # Digest of the server's definition.
 
     @property
     def digest(self) -> str:
@@ -85,21 +81,15 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRecord:
-    """One login: its tokens, and the data to renew, revoke and repeat it.
-
-    Attributes:
-        renew_at: When to renew the access token, shortly before it expires, in seconds since the
-            epoch; None if the expiry is unknown.
-        wanted: Scopes that the server demanded later; the next login requests them too.
-        resource: The `resource` parameter of token requests; empty to leave it out.
-    """
+    """One login: its tokens, and the data to renew, revoke and repeat it."""
 
     access_token: str = field(default="", repr=False)
     refresh_token: str = field(default="", repr=False)
+    # Shortly before the access token expires, in seconds since the epoch; None if that is unknown.
     renew_at: float | None = None
     scope: str = ""
-    wanted: str = ""
-    resource: str = ""
+    wanted: str = ""  # Scopes that the server demanded later; the next login requests them too.
+    resource: str = ""  # A parameter of token requests; empty to leave it out.
     issuer: str = ""
     token_endpoint: str = ""
     revocation_endpoint: str = ""
@@ -159,7 +149,6 @@ class TokenStore:
         return await self.save_in_keyring(key, record)
 
     async def save_in_keyring(self, key: Key, record: TokenRecord) -> tuple[Place, str]:
-        """Store a login in the keyring if possible, else in its file; see `save`."""
         text = _STORED_LOGIN.dump_json(_stored_login(key, "keyring", record)).decode()
 
         def write(backend: KeyringBackend) -> None:
@@ -221,18 +210,13 @@ class TokenStore:
             os.close(descriptor)
 
     async def _ask_holder(self, ask: Callable[[KeyringBackend], Result]) -> Result:
-        """Ask the keyring about a login that only the keyring has."""
         try:
             return await self._ask(ask)
         except TokenStoreError as error:
             raise TokenStoreError(f"it is in the system's keyring, and {error}") from None
 
     async def _ask(self, ask: Callable[[KeyringBackend], Result]) -> Result:
-        """Ask the keyring, within the timeout.
-
-        It does not use anyio's threads, for which the interpreter waits at its end: a keyring that
-        hangs would block it.
-        """
+        """Ask the keyring within the timeout, in a thread that cannot delay the bridge's end."""
         pending[:] = [each for each in pending if not each.done()]
         if pending:
             raise TokenStoreError("it has not finished an earlier operation")
@@ -267,14 +251,10 @@ class TokenStore:
 
     def _make_directory(self) -> None:
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = self._directory.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-                raise TokenStoreError(f"{self._directory} is not a directory of this user")
-            if stat.S_IMODE(found.st_mode) & 0o077:
-                self._directory.chmod(0o700)
+            make_directory(self._directory)
+            restrict(self._directory)
         except OSError as error:
-            raise TokenStoreError(f"{self._directory} cannot be made: {error.strerror}") from None
+            raise TokenStoreError(f"{self._directory} cannot be used: {error.strerror}") from None
 
     def _read(self, key: Key) -> _StoredLogin | None:
         path = self.path(key)

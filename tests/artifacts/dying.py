@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, event
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.store.schema import databases
 from tests.artifacts.rig import OTHER_RUN, RUN, check, store
 
@@ -26,7 +26,7 @@ OLD, SAME = b"old" * 1000, b"same" * 1000
 
 
 def _first(kept: ArtifactStore) -> None:
-    with kept.of_run("me", RUN).writer("new") as writer:
+    with RunArtifacts(kept, "me", RUN).writer("new") as writer:
         writer.write(b"half")
         writer.write(b"whole")
         writer.finish()
@@ -34,7 +34,7 @@ def _first(kept: ArtifactStore) -> None:
 
 WAYS: dict[str, tuple[Callable[[ArtifactStore], object], int]] = {
     "first": (_first, 100_000),
-    "evicting": (lambda kept: kept.of_run("me", RUN).add("large", b"l" * 5500), 10_000),
+    "evicting": (lambda kept: RunArtifacts(kept, "me", RUN).add("large", b"l" * 5500), 10_000),
     "removing": (lambda kept: kept.remove("me", kept.find_all("me", OTHER_RUN)[0].uri), 100_000),
     "tidying": (lambda kept: kept.tidy(), 5_000),
 }
@@ -42,9 +42,9 @@ WAYS: dict[str, tuple[Callable[[ArtifactStore], object], int]] = {
 
 def _prepare(root: Path) -> set[str]:
     kept = store(root, total=100_000)
-    run = kept.of_run("me", OTHER_RUN)
+    run = RunArtifacts(kept, "me", OTHER_RUN)
     made = [run.add("old", OLD), run.add("same", SAME)]
-    kept.of_run("you", OTHER_RUN).add("yours", SAME)
+    RunArtifacts(kept, "you", OTHER_RUN).add("yours", SAME)
     databases.forget()
     return {artifact.uri for artifact in made}
 
@@ -90,7 +90,7 @@ def _try(directory: Path, name: str) -> int:
             assert before <= listed, (name, number)
             assert len(listed) <= len(before) + 1, (name, number)
         check(root)
-        again = kept.of_run("me", RUN).add("next", b"next")
+        again = RunArtifacts(kept, "me", RUN).add("next", b"next")
         assert kept.read("me", again.uri) == b"next"
         check(root)
         if status == 0:

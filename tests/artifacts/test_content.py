@@ -19,6 +19,7 @@ from bridge.artifacts.content import (
     mime_type,
     text_answer,
 )
+from bridge.artifacts.store import RunArtifacts
 from bridge.errors import ArtifactStoreError, InvalidRequestError
 from tests.artifacts.rig import RUN, store
 
@@ -201,7 +202,7 @@ def test_following_the_answers_gives_the_whole_in_bytes_and_in_lines(
     kept: ArtifactStore, text: str, length: int, lines: int
 ) -> None:
     data = text.encode()
-    artifact = kept.of_run("me", f"run{abs(hash(text))}").add("x.txt", data)
+    artifact = RunArtifacts(kept, "me", f"run{abs(hash(text))}").add("x.txt", data)
     assert follow(kept, artifact.uri, f"length={length}")[0] == data
     assert follow(kept, artifact.uri, f"lines=1-{lines}")[0] == data
     found = read(kept, artifact.uri, "")
@@ -211,7 +212,7 @@ def test_following_the_answers_gives_the_whole_in_bytes_and_in_lines(
 def test_one_answer_is_bounded_and_tells_how_to_read_on(kept: ArtifactStore) -> None:
     line = ("é" * 49 + "x\n").encode()
     data = line * 30_000
-    artifact = kept.of_run("me", RUN).add("x.log", data)
+    artifact = RunArtifacts(kept, "me", RUN).add("x.log", data)
     found = read(kept, artifact.uri, "")
     assert found.text is not None
     assert found.end == len(found.text.encode())
@@ -234,7 +235,7 @@ def test_one_answer_is_bounded_and_tells_how_to_read_on(kept: ArtifactStore) -> 
 
 def test_a_line_that_is_longer_than_an_answer_continues_in_bytes(kept: ArtifactStore) -> None:
     data = b"short\n" + "€".encode() * 700_000 + b"\nlast\n"
-    artifact = kept.of_run("me", RUN).add("x.log", data)
+    artifact = RunArtifacts(kept, "me", RUN).add("x.log", data)
     found = read(kept, artifact.uri, "lines=2-3")
     assert found.text is not None
     assert set(found.text) == {"€"}
@@ -245,13 +246,13 @@ def test_a_line_that_is_longer_than_an_answer_continues_in_bytes(kept: ArtifactS
 
 def test_bytes_that_are_no_text_come_as_they_are(kept: ArtifactStore) -> None:
     data = bytes(range(256)) * 5000
-    artifact = kept.of_run("me", RUN).add("x.bin", data)
+    artifact = RunArtifacts(kept, "me", RUN).add("x.bin", data)
     assert read(kept, artifact.uri, "offset=10&length=3").data == b"\x0a\x0b\x0c"
     assert follow(kept, artifact.uri, "") == (data, 2)
     with pytest.raises(InvalidRequestError, match="offset=BYTES"):
         read(kept, artifact.uri, "lines=1-2")
     # Nor is a text that is in another encoding from somewhere on.
-    odd = kept.of_run("me", RUN).add("x.txt", b"a" * 5000 + b"\xff" * 5000)
+    odd = RunArtifacts(kept, "me", RUN).add("x.txt", b"a" * 5000 + b"\xff" * 5000)
     assert read(kept, odd.uri, "").data == b"a" * 5000 + b"\xff" * 5000
     assert follow(kept, odd.uri, "length=999")[0] == b"a" * 5000 + b"\xff" * 5000
     assert read(kept, odd.uri, "offset=20000").end == 10_000
@@ -259,7 +260,7 @@ def test_bytes_that_are_no_text_come_as_they_are(kept: ArtifactStore) -> None:
 
 def test_the_whole_is_checked_against_its_digest(tmp_path: Path) -> None:
     kept = store(tmp_path)
-    artifact = kept.of_run("me", RUN).add("x.txt", b"good")
+    artifact = RunArtifacts(kept, "me", RUN).add("x.txt", b"good")
     (tmp_path / "blobs" / artifact.digest[:2] / artifact.digest).write_bytes(b"evil")
     with pytest.raises(ArtifactStoreError, match="damaged"):
         read(kept, artifact.uri, "")

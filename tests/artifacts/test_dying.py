@@ -17,19 +17,20 @@ REPOSITORY = HERE.parents[1]
 FULL = """
 import sys
 from pathlib import Path
+from bridge.artifacts import RunArtifacts
 from bridge.errors import ArtifactStoreError
 from tests.artifacts.rig import RUN, check, contents, entries, store
 
 root = Path(sys.argv[1]) / "store"
 kept = store(root, total=10**8, run=10**8)
-old = kept.of_run("me", RUN).add("old", b"old" * 1000)
+old = RunArtifacts(kept, "me", RUN).add("old", b"old" * 1000)
 try:
-    kept.of_run("me", RUN).add("large", b"l" * 3_000_000)
+    RunArtifacts(kept, "me", RUN).add("large", b"l" * 3_000_000)
 except ArtifactStoreError as error:
     print(error.code, error.message, error.remedy)
 # Also if the disk has room for the content, and none for its entry.
 filler = root.parent / "filler"
-with filler.open("wb", buffering=0) as file, kept.of_run("me", RUN).writer("new") as writer:
+with filler.open("wb", buffering=0) as file, RunArtifacts(kept, "me", RUN).writer("new") as writer:
     writer.write(b"n" * 1000)
     try:
         while True:
@@ -45,7 +46,7 @@ assert contents(root) == entries(root) == {old.digest}
 assert kept.read("me", old.uri) == b"old" * 1000
 filler.unlink()
 check(root)
-kept.of_run("me", RUN).add("small", b"s" * 500_000)
+RunArtifacts(kept, "me", RUN).add("small", b"s" * 500_000)
 check(root)
 print(len(kept.find_all("me")))
 """

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from bridge.artifacts import store as module
-from bridge.artifacts.store import MAX_NAME
+from bridge.artifacts.store import MAX_NAME, RunArtifacts
 from bridge.errors import ArtifactStoreError
-from bridge.model import Artifact, ArtifactKind, Provenance
+from bridge.model import Artifact, ArtifactKind, Provenance, owner_digest
 from bridge.model.kept import MAX_DOCUMENT
-from bridge.store import owner_digest
 from bridge.store.retention import items_to_remove
 from bridge.store.schema import artifacts
 from tests.artifacts.rig import (
@@ -40,7 +39,7 @@ def test_what_is_kept_is_told_listed_found_and_read(tmp_path: Path) -> None:
     kept = store(tmp_path / "a", now=clock)
     assert kept.find_all("me") == ()
     data = b"a,b\n1,2\n"
-    with kept.of_run("me", RUN).writer("tables/one.csv") as writer:
+    with RunArtifacts(kept, "me", RUN).writer("tables/one.csv") as writer:
         writer.write(data[:3])
         writer.write(data[3:])
         first = writer.finish()
@@ -55,7 +54,7 @@ def test_what_is_kept_is_told_listed_found_and_read(tmp_path: Path) -> None:
         expires=clock.seconds + 7 * DAY,
     )
     assert first.uri.startswith("bridge://artifacts/")
-    second = kept.of_run("me", OTHER_RUN).add("", b"")
+    second = RunArtifacts(kept, "me", OTHER_RUN).add("", b"")
     assert kept.find_all("me") == (second, first)
     assert kept.find_all("me", RUN) == (first,)
     assert kept.find_all(None) == (second, first)
@@ -76,8 +75,8 @@ def test_a_runs_output_is_read_by_the_run_and_the_newest_counts(
     tmp_path: Path, kind: ArtifactKind
 ) -> None:
     kept = store(tmp_path)
-    kept.of_run("me", RUN).add("old", b"old", kind=kind)
-    output = kept.of_run("me", RUN).add("new", b"new", kind=kind)
+    RunArtifacts(kept, "me", RUN).add("old", b"old", kind=kind)
+    output = RunArtifacts(kept, "me", RUN).add("new", b"new", kind=kind)
     assert output.uri == f"bridge://runs/{RUN}/{kind}"
     assert kept.read("me", output.uri) == b"new"
     assert kept.read("me", output.uri + "?lines=1-2") == b"new"
@@ -86,8 +85,8 @@ def test_a_runs_output_is_read_by_the_run_and_the_newest_counts(
 @pytest.mark.guarantee("kept-apart")
 def test_only_its_owner_finds_an_artifact_and_no_error_tells_that_it_exists(tmp_path: Path) -> None:
     kept = store(tmp_path)
-    mine = kept.of_run("me", RUN).add("secret", b"secret")
-    output = kept.of_run("me", RUN).add("out", b"out", kind="stdout")
+    mine = RunArtifacts(kept, "me", RUN).add("secret", b"secret")
+    output = RunArtifacts(kept, "me", RUN).add("out", b"out", kind="stdout")
     assert kept.find_all("you") == kept.find_all("") == ()
     never = mine.uri[:-4] + "0000"
     for asked in (mine.uri, mine.digest, mine.digest[:8], output.uri):
@@ -128,14 +127,14 @@ def test_only_its_owner_finds_an_artifact_and_no_error_tells_that_it_exists(tmp_
 )
 def test_what_is_no_name_of_anything_is_unknown(tmp_path: Path, uri: str) -> None:
     kept = store(tmp_path)
-    kept.of_run("me", RUN).add("x", b"x")
+    RunArtifacts(kept, "me", RUN).add("x", b"x")
     with raises_code("unknown_artifact"):
         kept.find("me", uri)
 
 
 def test_a_beginning_that_fits_two_contents_is_refused_and_says_so(tmp_path: Path) -> None:
     kept = store(tmp_path)
-    artifacts = kept.of_run("me", RUN)
+    artifacts = RunArtifacts(kept, "me", RUN)
     found: dict[str, bytes] = {}
     number = 0
     while True:
@@ -156,8 +155,8 @@ def test_a_beginning_that_fits_two_contents_is_refused_and_says_so(tmp_path: Pat
 
 def test_the_same_content_is_stored_once_and_goes_with_its_last_entry(tmp_path: Path) -> None:
     kept = store(tmp_path)
-    one = kept.of_run("me", RUN).add("one", b"same" * 1000)
-    two = kept.of_run("you", OTHER_RUN).add("two", b"same" * 1000)
+    one = RunArtifacts(kept, "me", RUN).add("one", b"same" * 1000)
+    two = RunArtifacts(kept, "you", OTHER_RUN).add("two", b"same" * 1000)
     assert one.uri != two.uri
     assert contents(tmp_path) == {one.digest}
     assert kept.remove("me", one.uri) == one
@@ -171,7 +170,7 @@ def test_all_of_a_run_or_of_an_owner_is_removed_at_once(tmp_path: Path) -> None:
     kept = store(tmp_path)
     for owner in ("me", "you"):
         for run in (RUN, OTHER_RUN):
-            kept.of_run(owner, run).add("x", f"{owner} {run}".encode())
+            RunArtifacts(kept, owner, run).add("x", f"{owner} {run}".encode())
     assert kept.remove_all("me", RUN) == 1
     assert kept.remove_all(None, OTHER_RUN) == 2
     assert [artifact.run_id for artifact in kept.find_all(None)] == [RUN]
@@ -183,7 +182,7 @@ def test_all_of_a_run_or_of_an_owner_is_removed_at_once(tmp_path: Path) -> None:
 
 def test_pages_are_the_list_in_parts_though_something_comes_meanwhile(tmp_path: Path) -> None:
     kept = store(tmp_path)
-    artifacts = kept.of_run("me", RUN)
+    artifacts = RunArtifacts(kept, "me", RUN)
     made = [artifacts.add(str(number), str(number).encode()) for number in range(7)]
     first, more = kept.page("me", 3)
     assert first == tuple(made[:3:-1])
@@ -197,7 +196,7 @@ def test_pages_are_the_list_in_parts_though_something_comes_meanwhile(tmp_path: 
 
 def test_what_is_not_finished_is_nowhere_and_counts_for_nothing(tmp_path: Path) -> None:
     kept = store(tmp_path, run=100)
-    artifacts = kept.of_run("me", RUN)
+    artifacts = RunArtifacts(kept, "me", RUN)
     with artifacts.writer("half") as writer:
         writer.write(b"x" * 90)
         assert kept.find_all("me") == ()
@@ -214,7 +213,7 @@ def test_what_is_not_finished_is_nowhere_and_counts_for_nothing(tmp_path: Path) 
 
 def test_a_run_is_refused_what_is_beyond_its_quota_and_is_told_the_setting(tmp_path: Path) -> None:
     kept = store(tmp_path, run=100)
-    artifacts = kept.of_run("me", RUN)
+    artifacts = RunArtifacts(kept, "me", RUN)
     artifacts.add("one", b"x" * 60)
     with artifacts.writer("two") as writer:
         writer.write(b"y" * 40)
@@ -223,19 +222,19 @@ def test_a_run_is_refused_what_is_beyond_its_quota_and_is_told_the_setting(tmp_p
         # What there was before is whole.
         assert writer.finish().size == 40
     with raises_code("artifact_quota"):
-        kept.of_run("me", RUN).add("three", b"z")
-    assert kept.of_run("me", OTHER_RUN).add("three", b"z" * 100).size == 100
+        RunArtifacts(kept, "me", RUN).add("three", b"z")
+    assert RunArtifacts(kept, "me", OTHER_RUN).add("three", b"z" * 100).size == 100
     assert len(kept.find_all("me")) == 3
     # More than the store has room for would drive out the run's own.
     with raises_code("artifact_quota", match="50 bytes"):
-        store(tmp_path / "small", run=100, total=50).of_run("me", RUN).add("x", b"x" * 51)
+        RunArtifacts(store(tmp_path / "small", run=100, total=50), "me", RUN).add("x", b"x" * 51)
 
 
 def test_a_run_leaves_so_many_things_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_RUN_ENTRIES", 3)
-    artifacts = store(tmp_path).of_run("me", RUN)
+    artifacts = RunArtifacts(store(tmp_path), "me", RUN)
     for _ in range(3):
         artifacts.add("x", b"")
     with raises_code("artifact_quota", match=r"3 .*archive"):
@@ -245,13 +244,13 @@ def test_a_run_leaves_so_many_things_and_no_more(
 def test_the_oldest_make_room_and_never_one_that_is_being_written(tmp_path: Path) -> None:
     kept = store(tmp_path, total=1000, run=1000)
     made = [
-        kept.of_run("me", f"run{number}").add(str(number), bytes([number]) * 200)
+        RunArtifacts(kept, "me", f"run{number}").add(str(number), bytes([number]) * 200)
         for number in range(5)
     ]
     assert kept.find_all("me") == tuple(reversed(made))
-    with kept.of_run("you", RUN).writer("slow") as slow:
+    with RunArtifacts(kept, "you", RUN).writer("slow") as slow:
         slow.write(b"s" * 300)
-        sixth = kept.of_run("you", OTHER_RUN).add("sixth", b"6" * 100)
+        sixth = RunArtifacts(kept, "you", OTHER_RUN).add("sixth", b"6" * 100)
         # A tenth more than was needed, so that it is seldom.
         assert kept.find_all("me") == tuple(made[:0:-1])
         slow_one = slow.finish()
@@ -263,9 +262,9 @@ def test_the_oldest_make_room_and_never_one_that_is_being_written(tmp_path: Path
 def test_what_has_expired_is_not_told_and_is_removed(tmp_path: Path) -> None:
     clock = Clock()
     kept = store(tmp_path, days=2, now=clock)
-    old = kept.of_run("me", RUN).add("old", b"old")
+    old = RunArtifacts(kept, "me", RUN).add("old", b"old")
     clock.seconds += DAY
-    new = kept.of_run("me", RUN).add("new", b"new")
+    new = RunArtifacts(kept, "me", RUN).add("new", b"new")
     clock.seconds += DAY
     assert kept.find_all("me") == (new,)
     with raises_code("unknown_artifact"):
@@ -278,7 +277,7 @@ def test_what_has_expired_is_not_told_and_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_name_of_a_program_is_one_line_and_bounded(tmp_path: Path) -> None:
-    artifacts = store(tmp_path).of_run("me", RUN)
+    artifacts = RunArtifacts(store(tmp_path), "me", RUN)
     nasty = "a\x1b[2J\r\nb\u202e\udcff" + "c" * 10_000
     kept = artifacts.add(nasty, b"")
     assert kept.name.startswith("a\\x1b[2J\\r\\nb\\u202e\\udcffccc")
@@ -290,13 +289,13 @@ def test_a_store_that_cannot_be_written_to_is_an_error_that_says_what_to_do(tmp_
     (tmp_path / "file").write_text("")
     kept = store(tmp_path / "file" / "store")
     with pytest.raises(ArtifactStoreError, match="cannot be stored") as refused:
-        kept.of_run("me", RUN).writer("x")
+        RunArtifacts(kept, "me", RUN).writer("x")
     assert refused.value.remedy
 
 
 def test_a_content_that_is_open_can_be_read_to_its_end_though_it_is_removed(tmp_path: Path) -> None:
     kept = store(tmp_path)
-    artifact = kept.of_run("me", RUN).add("x", b"x" * 3_000_000)
+    artifact = RunArtifacts(kept, "me", RUN).add("x", b"x" * 3_000_000)
     with kept.opened("me", artifact.uri) as content:
         kept.remove("me", artifact.uri)
         assert content.whole() == b"x" * 3_000_000
@@ -308,7 +307,7 @@ def test_a_clock_that_is_put_back_keeps_the_order_and_dates_nothing_far_ahead(
 ) -> None:
     clock = Clock()
     kept = store(tmp_path, now=clock)
-    artifacts = kept.of_run("me", RUN)
+    artifacts = RunArtifacts(kept, "me", RUN)
     first, second = (artifacts.add(name, name.encode()) for name in ("first", "second"))
     assert kept.find_all("me") == (second, first)
     assert first.created < second.created < first.created + 1
@@ -325,8 +324,8 @@ def test_what_is_refused_is_not_weighed_again_while_nothing_changes(
     kept = store(tmp_path, total=1000, run=1000, now=clock)
     for owner in ("you", "she"):
         for number in range(5):
-            kept.of_run(owner, RUN).add(str(number), f"{owner}{number}".encode() * 20)
-    mine = kept.of_run("me", OTHER_RUN)
+            RunArtifacts(kept, owner, RUN).add(str(number), f"{owner}{number}".encode() * 20)
+    mine = RunArtifacts(kept, "me", OTHER_RUN)
 
     def is_refused(size: int) -> bool:
         try:
@@ -351,14 +350,14 @@ def test_what_is_refused_is_not_weighed_again_while_nothing_changes(
     assert looks
     # What is much less is weighed, and so is what another has.
     assert not is_refused(100)
-    assert kept.of_run("you", RUN).add("more", b"m" * 100).size == 100
+    assert RunArtifacts(kept, "you", RUN).add("more", b"m" * 100).size == 100
     check(tmp_path)
 
 
 def test_it_is_what_was_read_when_the_thing_was_finished(tmp_path: Path) -> None:
     kept, read = store(tmp_path), frozenset({"private-data"})
     found: list[Provenance | None] = [None]
-    artifacts = kept.of_run("me", RUN, lambda: found[-1])
+    artifacts = RunArtifacts(kept, "me", RUN, lambda: found[-1])
     with artifacts.writer("a") as writer:
         writer.write(b"1")
         found.append(Provenance(run_id=RUN, labels=read))
@@ -367,7 +366,7 @@ def test_it_is_what_was_read_when_the_thing_was_finished(tmp_path: Path) -> None
     assert kept.find("me", made.uri) == made
     assert kept.find_all("me") == (made,)
     # The same content of a run that had read nothing is its own.
-    clean = kept.of_run("me", OTHER_RUN).add("a", b"1")
+    clean = RunArtifacts(kept, "me", OTHER_RUN).add("a", b"1")
     assert clean.provenance is None
     assert kept.find("me", clean.uri).provenance is None
 
@@ -375,7 +374,7 @@ def test_it_is_what_was_read_when_the_thing_was_finished(tmp_path: Path) -> None
 @pytest.mark.parametrize("damage", ["x", 5, [], {}, {"labels": ["a"], "servers": []}])
 def test_what_no_bridge_wrote_is_the_worst(tmp_path: Path, damage: object) -> None:
     kept = store(tmp_path)
-    made = kept.of_run("me", RUN).add("a", b"1")
+    made = RunArtifacts(kept, "me", RUN).add("a", b"1")
     with store_at(tmp_path).writing() as database:
         assert database.connection is not None
         text = damage if isinstance(damage, str) else json.dumps(damage)
@@ -390,6 +389,6 @@ def test_there_is_room_for_the_most_that_there_can_be(tmp_path: Path) -> None:
     largest = Provenance(run_id="r" * 40, servers=servers)
     assert len(json.dumps(largest.document())) > MAX_DOCUMENT // 2
     kept = store(tmp_path)
-    made = kept.of_run("me", RUN, lambda: largest).add("\U0001f600" * MAX_NAME, b"1")
+    made = RunArtifacts(kept, "me", RUN, lambda: largest).add("\U0001f600" * MAX_NAME, b"1")
     assert kept.find("me", made.uri) == made
     assert made.provenance == largest

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.artifacts import RunArtifacts
 from bridge.errors import ArtifactStoreError
 from bridge.store import StoreError
 from bridge.store.blobs import OpenBlob
@@ -19,20 +20,20 @@ def test_a_damaged_content_is_refused_with_a_reason_and_put_right_by_the_next(
     tmp_path: Path,
 ) -> None:
     kept = store(tmp_path)
-    artifact = kept.of_run("me", RUN).add("x", b"good")
+    artifact = RunArtifacts(kept, "me", RUN).add("x", b"good")
     path = tmp_path / "blobs" / artifact.digest[:2] / artifact.digest
     for damage in (b"evil", b"longer", b""):
         path.write_bytes(damage)
         with pytest.raises(ArtifactStoreError, match=f"{artifact.uri} is damaged") as refused:
             kept.read("me", artifact.uri)
         assert refused.value.code == "artifact_store"
-    again = kept.of_run("me", OTHER_RUN).add("y", b"good")
+    again = RunArtifacts(kept, "me", OTHER_RUN).add("y", b"good")
     assert kept.read("me", artifact.uri) == kept.read("me", again.uri) == b"good"
 
 
 def test_a_content_that_is_gone_takes_its_entry_with_it(tmp_path: Path) -> None:
     kept = store(tmp_path)
-    artifact = kept.of_run("me", RUN).add("x", b"x")
+    artifact = RunArtifacts(kept, "me", RUN).add("x", b"x")
     (tmp_path / "blobs" / artifact.digest[:2] / artifact.digest).unlink()
     with raises_code("unknown_artifact"):
         kept.read("me", artifact.uri)
@@ -45,7 +46,7 @@ def test_a_content_that_cannot_be_looked_for_keeps_its_entry(
 ) -> None:
     """As where a database has no connection left: one that came meanwhile is not gone."""
     kept = store(tmp_path)
-    artifact = kept.of_run("me", RUN).add("x", b"x")
+    artifact = RunArtifacts(kept, "me", RUN).add("x", b"x")
 
     def refuse(digest: str) -> OpenBlob:
         raise StoreError(errno.EBUSY, "all connections to the database are in use")
@@ -70,10 +71,10 @@ def test_nothing_is_reached_through_a_link(tmp_path: Path, name: str) -> None:
     kept = store(root)
     if not name:
         # The state directory itself may be wherever its user has put it.
-        assert kept.of_run("me", RUN).add("x", b"x").size == 1
+        assert RunArtifacts(kept, "me", RUN).add("x", b"x").size == 1
         return
     with pytest.raises(ArtifactStoreError) as refused:
-        kept.of_run("me", RUN).add("x", b"x")
+        RunArtifacts(kept, "me", RUN).add("x", b"x")
     assert str(root) in refused.value.host_detail
     assert str(root) not in refused.value.message
     assert list(elsewhere.iterdir()) == []
@@ -83,7 +84,7 @@ def test_nothing_is_reached_through_a_link(tmp_path: Path, name: str) -> None:
 def test_a_link_in_place_of_a_content_is_not_followed(tmp_path: Path) -> None:
     root = tmp_path / "store"
     kept = store(root)
-    artifact = kept.of_run("me", RUN).add("x", b"secret")
+    artifact = RunArtifacts(kept, "me", RUN).add("x", b"secret")
     secret = tmp_path / "secret"
     secret.write_bytes(b"secret")
     content = root / "blobs" / artifact.digest[:2] / artifact.digest

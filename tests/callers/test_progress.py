@@ -7,20 +7,21 @@ from collections.abc import Mapping
 import anyio
 import pytest
 
-from bridge.callers import client as automatic
-from bridge.callers.client import HEADLESS_SECONDS, RunCaller, answered_by
-from bridge.callers.progress import (
+from bridge.callers.client import (
     MAX_LOGGED,
     MAX_PIECE,
     MAX_TOLD,
     LoggedOutput,
     ProgressReporter,
+    RunCaller,
     RunProgress,
 )
-from bridge.clock import Clock
 from bridge.errors import ApprovalRefusedError
+from bridge.event_loop import Clock
+from bridge.gate import question as automatic
 from bridge.gate.approval import Approval, Approver
-from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.policy import CallFacts, Decision
+from bridge.gate.question import HEADLESS_SECONDS, answered_by
 from bridge.model import HeldCall, Json, Plan
 from tests.fakes.client import FakeClient
 from tests.raised import raises_code

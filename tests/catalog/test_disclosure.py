@@ -15,7 +15,7 @@ from bridge.catalog import docs
 from bridge.catalog.docs import Level, choose_levels, describe_servers, is_outdated
 from bridge.catalog.entries import ServerEntry
 from bridge.model import Tool
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens
 from tests.catalog.nasty_servers import server_entries
 
 WIDE: dict[str, Any] = {

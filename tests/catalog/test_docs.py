@@ -28,7 +28,7 @@ from bridge.catalog.docs import (
 )
 from bridge.catalog.entries import Observation, ServerEntry, run_discovered, run_server
 from bridge.model import Directory, Limits, Tool
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens
 from tests.catalog.nasty_servers import server_entries
 from tests.golden_texts import assert_golden
 

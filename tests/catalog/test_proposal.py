@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.catalog.policy_proposal import propose
-from bridge.gate.decision import CallFacts
-from bridge.gate.policy import Policy
+from bridge.gate.policy import CallFacts, Policy
 from bridge.model import Tool
 from bridge.settings.policy import Budgets, PolicySpec, parse_policy
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.prose import clip, first_sentence, one_line, paragraphs
-from bridge.text import valid_text
+from bridge.text import clip, first_sentence, one_line, paragraphs, valid_text
 
 ANY_TEXT = st.text(st.characters(codec=None), max_size=200)
 

@@ -139,16 +139,12 @@ def test_stubs_of_thousands_of_tools_stay_bounded() -> None:
     compile(text, "stub", "exec")
 
 
-async def _call(server: str, tool: str, arguments: dict[str, Any]) -> Any:
-    raise AssertionError((server, tool, arguments))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NASTY if name != "hides builtins"])
 def test_help_in_a_run_agrees_with_the_stub(name: str) -> None:
     entry = a_server(*NASTY[name], name=name)
     data = {"name": name, "alias": entry.alias, "tools": [tool_data(t) for t in entry.tools]}
-    guest = Server(Tools(_call, data))
+    guest = Server(Tools(None, data))  # type: ignore[arg-type]
     for tool in entry.tools:
         function = getattr(guest, tool.alias)
         parsed = ast.parse(tool_stub(tool))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.artifacts import ArtifactStore, store_for
+from bridge.artifacts import ArtifactStore, RunArtifacts, store_for
 from bridge.model import Artifact
 from bridge.settings import load
 from tests.cli.desk import TerminalOutput, command_line
@@ -28,7 +28,7 @@ class Commands:
 
     def left(self, name: str, data: bytes, **more: Any) -> Artifact:
         owner, run = more.pop("owner", "stdio"), more.pop("run", RUN)
-        return self.store.of_run(owner, run).add(name, data, **more)
+        return RunArtifacts(self.store, owner, run).add(name, data, **more)
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
         return self._run("artifacts", *words)

@@ -14,11 +14,11 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.cli.audit import audit_lines, tail
+from bridge.cli.records import audit_lines, tail
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.audit.reading import about
-from bridge.gate.decision import Decision
+from bridge.gate.policy import Decision
 from bridge.settings import load
 from tests.audit_rig import ALLOWED, FakeClock, a_call, note
 from tests.cli.desk import command_line

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.install import ask_network, carry_out, plan
-from bridge.cli.person import Person
+from bridge.cli.terminal import Person
 from bridge.client_configs.entry import own_entry
-from bridge.client_configs.writers import machine_of
+from bridge.discovery.locations import machine_of
 from bridge.inventory.configuration import context_for
 from bridge.settings import load
 from tests.cli.desk import Cli, desk

@@ -15,9 +15,9 @@ import anyio
 import pytest
 from rich.cells import cell_len
 
-from bridge.callers.progress import RunProgress
+from bridge.callers.client import RunProgress
 from bridge.cli import terminal as display
-from bridge.cli.status import StatusLine, waiting
+from bridge.cli.output import StatusLine, waiting
 from bridge.cli.terminal import LiveTerminal, status_text
 from bridge.model import Json
 from tests.cli.desk import desk as terminal

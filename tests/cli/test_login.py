@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from anyio import to_thread
 
-from bridge.cli.login import login, logout
+from bridge.cli.servers import login, logout
 from bridge.errors import BridgeError, LoginFailedError, LoginRequiredError, UnknownError
 from bridge.model import RunRequest
 from bridge.runs import open_engine

@@ -16,8 +16,7 @@ from typing import NoReturn
 import pytest
 
 from bridge.cli import main as cli
-from bridge.cli.app import COMMANDS, make_command, read_words
-from bridge.cli.help import describe_command
+from bridge.cli.app import COMMANDS, describe_command, make_command, read_words
 from bridge.cli.line import Invocation, handler_of, simple_invocation, with_default
 from bridge.cli.output import is_drawn
 from bridge.cli.run import exit_status, show
@@ -37,7 +36,7 @@ def python(code: str) -> str:
     ("module", "spared"),
     [
         ("main", ["mcp", "docker"]),
-        ("artifacts", ["mcp", "bridge.runs"]),
+        ("kept", ["mcp", "bridge.runs"]),
         # Backends are imported when one is tried, and encoders by those who ask for them.
         ("serve", ["docker", "requests", "urllib3", "toon_format", "jsonschema", "h11"]),
         ("serve", ["sqlalchemy", "bridge.sandbox.container", "bridge.cli.doctor"]),
@@ -279,8 +278,8 @@ def test_only_a_closed_reader_is_no_error(
     def fail(*_: object) -> NoReturn:
         raise group
 
-    monkeypatch.setattr(cli, "_read", fail)
-    monkeypatch.setattr(cli, "_discard_output", lambda: 1)
+    monkeypatch.setattr(cli, "simple_invocation", fail)
+    monkeypatch.setattr("os.dup2", lambda *_: None)
     with nullcontext() if unheard else pytest.raises(BaseExceptionGroup):
         assert cli.main(["version"]) == 1
 

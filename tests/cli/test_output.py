@@ -20,7 +20,7 @@ from bridge.cli.output import (
     MAX_MESSAGE,
     WINDOW_SECONDS,
     RepeatedLines,
-    VisibleFormatter,
+    TerminalHandler,
     hold_logs,
     table,
     visible,
@@ -83,7 +83,9 @@ def test_control_and_format_characters_are_escaped(text: str, shown: str) -> Non
 def test_neither_a_cell_nor_a_log_line_controls_the_terminal() -> None:
     assert table(("A", "B"), [("x\ny", "1"), ("\x1b", "2")]) == "A     B\nx\\ny  1\n\\x1b  2\n"
     record = logging.LogRecord("x", logging.WARNING, "", 1, "server %s", ("\x1b[2J",), None)
-    assert VisibleFormatter("%(level)s: %(message)s").format(record) == "warning: server \\x1b[2J"
+    handler = TerminalHandler()
+    handler.setFormatter(logging.Formatter("%(level)s: %(message)s"))
+    assert handler.format(record) == "warning: server \\x1b[2J"
 
 
 def bridge(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

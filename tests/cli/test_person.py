@@ -13,8 +13,8 @@ from typing import TextIO
 import anyio
 import pytest
 
-from bridge.cli import person as module
-from bridge.cli.person import Person
+from bridge.cli import terminal as module
+from bridge.cli.terminal import Person
 from tests.cli.desk import desk
 from tests.waiting import PATIENCE_SECONDS, typing_answers
 

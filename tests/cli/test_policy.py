@@ -15,11 +15,9 @@ import pytest
 from bridge.cli.main import main
 from bridge.cli.policy import add, check, explain, init
 from bridge.errors import SettingsError, UpstreamError, UsageError
-from bridge.gate.decision import CallFacts
 from bridge.gate.pins import Pins
-from bridge.gate.policy import Policy
-from bridge.inventory.configuration import ConfigFinder, context_for
-from bridge.inventory.consents import consents_of
+from bridge.gate.policy import CallFacts, Policy
+from bridge.inventory.configuration import ConfigFinder, consents_of, context_for
 from bridge.model import Tool
 from bridge.settings import Settings, load
 from bridge.settings.policy import parse_policy

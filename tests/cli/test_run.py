@@ -13,7 +13,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from bridge.callers.progress import RunProgress
+from bridge.callers.client import RunProgress
 from bridge.cli.run import (
     TERMINAL,
     exit_status,
@@ -26,9 +26,9 @@ from bridge.cli.run import (
 from bridge.cli.run import _run_live as run_live
 from bridge.cli.terminal import LiveTerminal, Terminal
 from bridge.errors import ApprovalRefusedError
-from bridge.gate.decision import CallFacts
+from bridge.gate.pipeline import Tally
+from bridge.gate.policy import CallFacts
 from bridge.gate.question import MAX_PLAN_LINES
-from bridge.gate.tally import Tally
 from bridge.model import Artifact, HeldCall, Plan, RunRequest, RunResult, ShownContent
 from bridge.runs import open_engine
 from bridge.settings import Settings
@@ -108,7 +108,7 @@ def test_a_plan_that_the_question_lists_is_not_listed(capsys: pytest.CaptureFixt
     many = replace(CALL, arguments={f"a{n}": n for n in range(MAX_PLAN_LINES)})
     assert not is_fully_shown(plan_of(many))
     result = RunResult(run_id="r", status="success", summary="", stdout="planned\n", plan=plan)
-    show(result, terminal=True, plan=False)
+    show(result, terminal=True, lists_plan=False)
     assert capsys.readouterr().out == "planned\n"
     unknown = plan_of(replace(CALL, action="allow", rule="no policy"))
     show(replace(result, plan=unknown), terminal=False)
@@ -133,7 +133,7 @@ async def test_a_script_s_plan_says_that_no_later_process_can_apply_it(
 
 
 async def test_an_interruption_names_the_calls_that_went_out(
-    settings: Settings, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     tally = Tally()
 
@@ -152,7 +152,7 @@ async def test_an_interruption_names_the_calls_that_went_out(
     async def interrupt_run() -> str:
         with anyio.CancelScope() as scope:
             request = RunRequest(code=CODE)
-            await run_live(cast("Any", Engine(scope)), request, settings, scripted=False)
+            await run_live(cast("Any", Engine(scope)), request, scripted=False)
         return capsys.readouterr().err
 
     assert await interrupt_run() == "Interrupted. No call went out.\n"

@@ -12,13 +12,13 @@ import pytest
 
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.decision import Decision
+from bridge.gate.policy import Decision
 from bridge.model import RunRequest, RunResult, Usage
 from bridge.runs.records import RunRecords
 from bridge.sessions.checkpoints import Checkpoints, Saved
 from bridge.settings import load
 from bridge.store import Store
-from bridge.upstream.server_log import LOG_BYTES, ServerLog, log_path
+from bridge.upstream.stdio import LOG_BYTES, ServerLog, log_path
 from tests.audit_rig import ALLOWED, a_call
 from tests.cli.desk import Cli, command_line
 
@@ -43,7 +43,7 @@ async def record_a_run(state: Path, run_id: str, **ending: Any) -> None:
         await audit.record_refusal(
             2, a_call("wipe"), Decision(action="ask", rule="r"), "approval_refused"
         )
-        record.ended(RunResult(**{"run_id": run_id, "status": "success", "summary": "", **ending}))
+        record.end(RunResult(**{"run_id": run_id, "status": "success", "summary": "", **ending}))
     log.close()
 
 

@@ -15,7 +15,6 @@ import pytest
 from rich.cells import cell_len
 
 from bridge.cli import servers as servers_module
-from bridge.cli import tools as tools_module
 from bridge.cli.output import table
 from bridge.discovery.entries import ONLY_CLIENT
 from bridge.discovery.finder import Discovery
@@ -77,13 +76,12 @@ class Commands:
                 yield engine
 
         monkeypatch.setattr(servers_module, "open_engine", opened)
-        monkeypatch.setattr(tools_module, "open_engine", opened)
 
     async def servers(self, **flags: Any) -> int:
         return await servers_module.servers(self.settings, **flags)
 
     async def tools(self, query: str | None = None, **flags: Any) -> int:
-        return await tools_module.tools(self.settings, words=[query] if query else [], **flags)
+        return await servers_module.tools(self.settings, words=[query] if query else [], **flags)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.cli import servers as commands
-from bridge.cli.person import Person
+from bridge.cli.terminal import Person
 from bridge.settings import load
 from tests.audit_rig import records
 from tests.cli.desk import Cli, desk

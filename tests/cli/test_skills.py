@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.cli import skills as commands
-from bridge.cli.person import Person
+from bridge.cli import kept as commands
+from bridge.cli.terminal import Person
 from bridge.model import Provenance
 from bridge.runs import open_engine
 from bridge.saved_functions.source import Header, encode_skill, source_digest
@@ -92,7 +92,7 @@ async def test_a_terminal_shows_what_is_approved_and_asks(
 
         async def approve(answer: str) -> tuple[int, str, str]:
             async with typing_answers(typist, answer) as told:
-                status = await commands.approve(settings, names=["greet"])
+                status = await commands.approve_skills(settings, names=["greet"])
             return status, told[0], capsys.readouterr().err
 
         os.write(typist, b"yes\n")

@@ -89,7 +89,8 @@ async def test_a_choice_is_made_by_number_or_word(typed: tuple[str, ...], decisi
         assert "  ma\\x1bybe is not a valid answer. Choose one of call, run, no, or its" in shown
 
 
-async def test_a_url_is_shown_and_confirmed() -> None:
+async def test_a_url_is_shown_and_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     url = "https://example.com"
     params: dict[str, Json] = {"mode": "url", "message": "[s] \x1b[2J", "url": url}
     answer, shown = await _ask(("\n",), params)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.client_configs.writers import Machine, machine_of
 from bridge.discovery.finder import DiscoveryContext
+from bridge.discovery.locations import Machine, machine_of
 
 
 @pytest.fixture

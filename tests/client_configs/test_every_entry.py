@@ -25,10 +25,11 @@ from bridge.client_configs.install import (
     read_target,
 )
 from bridge.client_configs.journal import Journal
-from bridge.client_configs.writers import WRITERS, Machine, Target, machine_of, targets, writer_for
-from bridge.discovery.client_dialects import SPELLINGS
+from bridge.client_configs.writers import WRITERS, Target, targets, writer_for
+from bridge.discovery.dialect import SPELLINGS
 from bridge.discovery.entries import without_nulls
 from bridge.discovery.finder import discover
+from bridge.discovery.locations import Machine, machine_of
 from bridge.inventory.configuration import context_for
 from bridge.settings import Settings, load
 from tests.client_configs.test_documents import sections

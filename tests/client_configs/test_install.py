@@ -19,8 +19,9 @@ from bridge.client_configs.install import (
     read_target,
 )
 from bridge.client_configs.journal import Journal
-from bridge.client_configs.writers import WRITERS, Machine, Target, targets, writer_for
+from bridge.client_configs.writers import WRITERS, Target, targets, writer_for
 from bridge.discovery.finder import discover
+from bridge.discovery.locations import Machine
 from bridge.errors import UneditableError, UsageError
 from tests.discovery.writing import write
 

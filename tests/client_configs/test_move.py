@@ -17,16 +17,9 @@ from bridge.client_configs.entry import Entry
 from bridge.client_configs.install import Change, apply, plan_install, plan_uninstall, read_target
 from bridge.client_configs.journal import Journal, MovedServers
 from bridge.client_configs.move import SCOPES, Mover, move_only, tables_of, with_move, with_restore
-from bridge.client_configs.writers import (
-    WRITERS,
-    Machine,
-    Scope,
-    Target,
-    machine_of,
-    targets,
-    writer_for,
-)
+from bridge.client_configs.writers import WRITERS, Scope, Target, targets, writer_for
 from bridge.discovery.finder import DiscoveryContext, discover
+from bridge.discovery.locations import Machine, machine_of
 from bridge.discovery.moved import MANIFEST, MovedFile
 from tests.discovery.golden_cases import CASES, Case
 from tests.discovery.golden_machine import location_of, machine, put

@@ -100,7 +100,7 @@ class Home:
         elif self._client == "goose":
             listed = self.run("goose", "info", "-v")
         elif "project" in words:
-            listed = self.run(writer.program, *writer.listing)
+            listed = self.run(*writer.command.split())
             line = line.replace("Connected", "(Connected|Pending approval)")
         assert re.search(line, re.sub(r" +", " ", listed)), listed
         self.run(BRIDGE, "uninstall", self._client, "--yes")

@@ -16,15 +16,9 @@ from bridge.client_configs.entry import (
     is_bridge,
     own_command,
 )
-from bridge.client_configs.writers import (
-    WRITERS,
-    Machine,
-    detect_targets,
-    machine_of,
-    targets,
-    writer_for,
-)
+from bridge.client_configs.writers import WRITERS, detect_targets, targets, writer_for
 from bridge.discovery.clients import LOCATIONS
+from bridge.discovery.locations import Machine, machine_of
 from bridge.errors import UsageError
 from bridge.settings import defaults
 

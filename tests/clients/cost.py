@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens
 from tests.clients.claude_code import CLIENT
 from tests.clients.exchange import play
 from tests.clients.model import program

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens
 from tests.clients.client import Client
 from tests.clients.exchange import SERVERS, Exchange, play
 from tests.clients.model import FIND, Call, Step, program

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.commands.confinement import MAX_COMMAND_BYTES, MAX_STAGES, View, check_stages
-from bridge.commands.line import parse_line
 from bridge.commands.runner import CommandOutput, judge
 from bridge.errors import InvalidRequestError
 from bridge.gate.redaction import Redactor
 from bridge.model import StageResult
 from bridge.sandbox.backend import Bind
+from bridge.server.tools import parse_line
 from bridge.settings.commands import parse_commands
 
 _WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1)
@@ -252,7 +252,7 @@ def test_a_working_directory_is_relative_to_the_workspace(workdir: str, inside: 
         ([["aws"], ["bash"]], "'bash'"),
         ([["/usr/bin/aws"]], "without a path"),
         ([["./aws"]], "without a path"),
-        ([["AWS_PROFILE=x", "aws"]], "sets no variables"),
+        ([["AWS_PROFILE=x", "aws"]], "Variables go into `env`"),
         ([[""]], "not among"),
         ([["aws", "a\0b"]], "NUL"),
         ([["aws", "\udc80"]], "no valid text"),
@@ -299,21 +299,21 @@ def test_the_first_stage_that_did_not_succeed_is_named(
     stages: list[StageResult], told: str
 ) -> None:
     """One that could not write on, because its reader had ended, did succeed; the last cannot."""
-    verdict = judge(stages, PROFILE, timed_out=False, timeout=1)
+    verdict = judge(stages, PROFILE)
     assert verdict.status == ("error" if told else "success")
     assert verdict.summary == (told or verdict.summary)
 
 
 def test_memory_is_no_success_even_with_status_0_and_a_deadline_names_what_still_ran() -> None:
     stage = StageResult(words=("a",), exit_code=0, oom_killed=True)
-    verdict = judge([stage, _stage()], PROFILE, timed_out=False, timeout=1)
+    verdict = judge([stage, _stage()], PROFILE)
     assert (verdict.status, verdict.reason) == ("error", "oom")
     assert "512 MiB" in verdict.summary
-    verdict = judge([_stage(), _stage(None)], PROFILE, timed_out=True, timeout=2)
+    verdict = judge([_stage(), _stage(None)], PROFILE, passed=2)
     assert (verdict.status, verdict.reason) == ("timeout", "timeout")
     assert "stage 2 of 2" in verdict.summary
     assert "stage 1" not in verdict.summary
-    assert "at most 300" in verdict.remedy
+    assert "at most 300" in verdict.error
 
 
 SECRET = "wJalrXUt/nFEMI+K7MDENG"

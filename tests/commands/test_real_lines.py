@@ -11,9 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.commands.line import parse_line
 from bridge.commands.runner import Commands
 from bridge.sandbox.process.backend import BubblewrapBackend
+from bridge.server.tools import parse_line
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
 from tests.commands.command_rig import Place, place, run

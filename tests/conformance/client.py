@@ -9,8 +9,8 @@ from typing import Any
 
 from opentelemetry.context import Context
 
-from bridge.clock import Clock
 from bridge.errors import LoginRequiredError, UpstreamError
+from bridge.event_loop import Clock
 from bridge.model import Json, OAuthHints, ServerSpec, Source, Tool
 from bridge.upstream.client_features import Method, on_behalf_of
 from bridge.upstream.oauth import Logins

@@ -38,8 +38,8 @@ import pytest
 
 from bridge.sandbox.backend import Backend, Sandbox
 from bridge.sandbox.container.backend import ContainerBackend
+from bridge.sandbox.container.connection import service_argv
 from bridge.sandbox.container.image import local_name
-from bridge.sandbox.container.service import service_argv
 from bridge.sandbox.ownership import OWNER_LABEL
 from bridge.sandbox.process.backend import BubblewrapBackend
 from tests.fakes.backend import FakeBackend

@@ -10,7 +10,7 @@ import pytest
 
 from bridge.model import Limits, RunRequest, RunResult
 from bridge.runs import Engine
-from bridge.runs.ready_sandbox import open_guest
+from bridge.runs.program import open_guest
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 from bridge.sandbox.container.connection import NAMESPACE_IDS

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from bridge.model import Limits
-from bridge.sandbox.kubernetes.pod import Template
+from bridge.sandbox.kubernetes.pods import Template
 from bridge.settings import load
 from bridge.settings.kubernetes import Kubernetes
 from tests.deploy.pod_security import violations

@@ -12,7 +12,7 @@ from bridge.discovery.fields import EntryContext
 from bridge.discovery.parser import Parsed, parse_document
 from bridge.discovery.report import ConfigWarning, SkippedServer
 from bridge.discovery.variables import Variables
-from bridge.model import ServerSpec
+from bridge.model import ServerSpec, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +35,8 @@ class Origin:
             directory=str(PurePath(self.path).parent),
             read=self.read,
         )
-        return EntryContext(
-            client=self.client,
-            scope=self.scope,
-            path=self.path,
-            dialect=self.dialect,
-            variables=variables,
-        )
+        source = Source(client=self.client, scope=self.scope, path=self.path, key="")
+        return EntryContext(source=source, dialect=self.dialect, variables=variables)
 
 
 class Found(Parsed):

@@ -43,7 +43,7 @@ def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
         said = read_regular(tmp_path / "f", limit=9)
     finally:
         os.seteuid(me)
-    assert said == "permission to read it is denied"
+    assert said == "it cannot be read: Permission denied"
 
 
 def test_a_directory_is_listed_by_name_without_hidden_files(tmp_path: Path) -> None:

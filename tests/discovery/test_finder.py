@@ -82,7 +82,7 @@ def test_files_that_cannot_be_used_are_named_and_the_rest_loads(
         "dir": "it is not a regular file",
         "latin": "not valid UTF-8 (byte 13)",
         "list": "the file must hold an object, not a list",
-        "loop": "its symbolic links form a loop",
+        "loop": "it cannot be read: Too many levels of symbolic links",
         "pipe": "it is not a regular file",
     }
     assert "comment" in said["comment"]
@@ -91,7 +91,7 @@ def test_files_that_cannot_be_used_are_named_and_the_rest_loads(
 def test_an_unlistable_directory_is_warned_about(context: DiscoveryContext) -> None:
     (context.home / "MCPs").symlink_to("MCPs")
     assert [str(said) for said in discover(context).warnings] == [
-        f"{context.home}/MCPs: its symbolic links form a loop"
+        f"{context.home}/MCPs: it cannot be read: Too many levels of symbolic links"
     ]
 
 

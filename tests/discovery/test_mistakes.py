@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from bridge.discovery.client_dialects import SPELLINGS
 from bridge.discovery.clients import LOCATIONS
-from bridge.discovery.dialect import Dialect
+from bridge.discovery.dialect import SPELLINGS, Dialect
 from bridge.discovery.finder import DiscoveryContext, discover
 from bridge.model import ServerSpec
 from tests.discovery.parsing import Origin

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.discovery.client_dialects import CURSOR, GENERIC
 from bridge.discovery.clients import LOCATIONS
-from bridge.discovery.dialect import Dialect, Format
+from bridge.discovery.dialect import CURSOR, GENERIC, Dialect, Format
 from bridge.discovery.parser import (
     MAX_SERVERS,
     MAX_WARNINGS_PER_FILE,

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from bridge.discovery import client_dialects
+from bridge.discovery import dialect as dialects
 from bridge.model import ServerSpec
 from tests.discovery.parsing import Found, Origin, parse_config
 from tests.golden_texts import assert_outcomes
@@ -32,7 +32,7 @@ def read(lines: list[str]) -> Found:
     origin = Origin(
         client="Some client",
         scope="user",
-        dialect=getattr(client_dialects, dialect),
+        dialect=getattr(dialects, dialect),
         environ=ENVIRON,
         home="/home/me",
         **given,  # type: ignore[arg-type]  # fields as the file has them

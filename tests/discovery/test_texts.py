@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bridge.discovery.documents import MalformedError, decode, parse_env_file
 from bridge.discovery.self_reference import starts_bridge
-from bridge.discovery.variables import Variables, expand
+from bridge.discovery.variables import EMPTYING, Variables, expand
 from tests.golden_texts import assert_outcomes
 
 GOLDEN = Path(__file__).with_name("texts.txt")
@@ -38,7 +38,7 @@ def outcome(what: str, kind: Any, text: Any) -> Iterator[str]:
             case "expand":
                 found = expand(text, VARIABLES, kind)
                 yield json.dumps(found.text)
-                yield from (f"unset: {name}, emptied: {found.emptied}" for name in found.unset)
+                yield from (f"unset: {name}, emptied: {kind in EMPTYING}" for name in found.unset)
                 yield from (f"foreign: {text!r} {name!r}" for text, name in found.foreign)
             case "variables":
                 yield json.dumps(parse_env_file(text))

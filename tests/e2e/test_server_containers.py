@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.runs.opening import ServerContainers
+from bridge.runs.engine import ServerContainers
 from bridge.settings import load
 from tests.e2e.rig import BRIDGE, PATIENCE_SECONDS
 from tests.upstream.rig import SERVERS, Rig

@@ -25,7 +25,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from bridge.server.content import RECORD_KEY
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens
 from tests.e2e.rig import BRIDGE, PATIENCE_SECONDS, SCRIPTS, WORKSHOP
 from tests.recorder_rig import recorder_entry
 

@@ -6,6 +6,7 @@ pool of servers are fakes.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,13 @@ from bridge.errors import BridgeError, ChannelClosedError, ToolCallError, Upstre
 from bridge.gate.pipeline import Gate, Grant
 from bridge.guest.protocol.wire import Reply, Stop, decode_host_frame
 from bridge.inventory.guide import GuestGuide
+from bridge.inventory.inventory import ToolCache
 from bridge.inventory.servers import Servers
-from bridge.inventory.tool_cache import ToolCache
 from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source, Tool
-from bridge.model.results import catch
+from bridge.model.runs import catch
 from bridge.rpc.channel import Channel
 from bridge.runs.guest_requests import GuestRequests
-from bridge.runs.program import Facts, Program
-from bridge.runs.ready_sandbox import ReadySandbox
+from bridge.runs.program import Program, ProgramEnd, ReadySandbox
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.failure import classify
 from bridge.settings import load
@@ -189,7 +189,7 @@ class Play:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
-        self.facts: Facts | None = None
+        self.facts: ProgramEnd | None = None
         self.outcome: RunResult | BridgeError | None = None
         self.pool, self.sandbox = DifficultPool(), HostileSandbox()
         self.calls = 0
@@ -252,8 +252,11 @@ def replies(sent: bytes) -> tuple[Counter[int], bytes]:
     counted: Counter[int] = Counter()
     for line in lines:
         assert len(line) < LIMITS.frame_bytes
-        frame = decode_host_frame(line)
-        assert isinstance(frame, Reply | Stop)
-        if isinstance(frame, Reply):
-            counted[frame.id] += 1
+        document = json.loads(line)
+        if document["type"] == "reply":
+            # Its value may have a NaN, which only replies have.
+            assert document.keys() == {"type", *Reply._fields}
+            counted[document["id"]] += 1
+        else:
+            assert isinstance(decode_host_frame(line), Stop)
     return counted, rest

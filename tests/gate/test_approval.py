@@ -13,8 +13,8 @@ import pytest
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError
 from bridge.gate.approval import Approval, Approver, Grants, Subject
-from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.gate.pins import tool_digest
+from bridge.gate.policy import CHANGED, CallFacts, Decision
 from bridge.gate.question import list_offered
 from bridge.model import HeldCall, Json, Plan, Tool
 from bridge.settings.policy import PolicySpec, parse_policy

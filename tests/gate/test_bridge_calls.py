@@ -20,15 +20,12 @@ from bridge.errors import (
 )
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
-from bridge.gate.decision import CallFacts, Decision
-from bridge.gate.flow import Flow, FlowState
 from bridge.gate.journal import Journals, Replay, RunJournal
 from bridge.gate.pipeline import Gate, Grant
-from bridge.gate.policy import Policy
+from bridge.gate.policy import CallFacts, Decision, Flow, FlowState, Policy
 from bridge.gate.question import question
 from bridge.gate.services import GateContext
 from bridge.model import CallCount, Json, Provenance, RetriedReads
-from bridge.settings.globs import any_matcher
 from bridge.settings.policy import (
     EXFILTRATION,
     LETHAL,
@@ -37,6 +34,7 @@ from bridge.settings.policy import (
     FlowRule,
     PolicySpec,
     ServerPolicy,
+    matcher,
 )
 from tests.audit_rig import records
 from tests.raised import raises_code
@@ -79,7 +77,7 @@ async def test_a_retry_gets_the_answers_of_its_first_run_and_does_the_rest() -> 
     assert await own.make("load", {"key": "a"}, "read", notes.answer) == 2
     assert await own.make("save", {"key": "a"}, "write", notes.answer) == 3
     assert await own.make("save", {"key": "a"}, "write", notes.answer) == 4
-    assert notes.gates[-1].tally.replayed == (
+    assert notes.gates[-1].tally.counts("replayed") == (
         CallCount(server="runtime", tool="save", count=2),
         CallCount(server="runtime", tool="load", count=1),
     )
@@ -110,7 +108,7 @@ async def test_what_failed_is_done_again_and_what_was_cut_off_is_not() -> None:
     assert await own.make("save", {"key": "a"}, "write", notes.answer) == 1
     with raises_code("outcome_unknown", match="runtime.save"):
         await own.make("save", {"key": "b"}, "write", notes.answer)
-    assert [count.tool for count in notes.gates[-1].tally.unknown] == ["save"]
+    assert [count.tool for count in notes.gates[-1].tally.counts("unknown")] == ["save"]
     assert notes.made == ["a"]
 
 
@@ -151,7 +149,7 @@ async def test_a_flow_rule_may_be_about_what_is_kept() -> None:
     with pytest.raises(CallDeniedError, match=r"runtime.save_memory is not allowed.*mail.read"):
         async with own.permitted("save_memory", {"key": "a"}, "write"):
             pytest.fail("it was done")
-    assert [refused.tool for refused in gate.tally.refused] == ["save_memory"]
+    assert [refused.tool for refused in gate.tally.counts("refused")] == ["save_memory"]
 
 
 async def test_what_has_to_be_asked_is_asked_whatever_the_policy_allows() -> None:
@@ -288,7 +286,7 @@ def test_a_thing_found_often_is_one_thing() -> None:
     assert state.add_provenance("memory 'a'", made)
     assert not state.add_provenance("memory 'a'", made)
     assert not state.add_provenance("memory 'b'", made)
-    assert state.list_causes(LABELS, any_matcher(("crm",))) == ("memory 'a'", "memory 'b'")
+    assert state.list_causes(LABELS, matcher("crm")) == ("memory 'a'", "memory 'b'")
 
 
 async def test_it_is_on_record_once_that_something_came(tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ from hypothesis import strategies as st
 
 from bridge.errors import InvalidRequestError
 from bridge.gate import held_calls
-from bridge.gate.decision import CallFacts, Decision, no_mask
-from bridge.gate.flow import FlowState
 from bridge.gate.held_calls import (
     MAX_DEPTH,
     MAX_RESOLVED,
@@ -33,6 +31,7 @@ from bridge.gate.held_calls import (
     resolve,
     shown,
 )
+from bridge.gate.policy import CallFacts, Decision, FlowState, no_mask
 from bridge.guest.protocol.placeholders import LABEL, PREFIX, SEAL, WHOLE, checksum, write
 from bridge.model import Tool
 from tests.raised import raises_code

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import InvalidRequestError, RefusedError, UnknownError
-from bridge.gate.decision import CallFacts, Outcome
-from bridge.gate.journal import JournalEntry, Journals, Replay, RunJournal, key_of
+from bridge.gate.journal import JournalEntry, Journals, Outcome, Replay, RunJournal, key_of
+from bridge.gate.policy import CallFacts
 from bridge.model import Effect, Json, RetriedReads
 from tests.raised import raises_code
 

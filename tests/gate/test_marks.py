@@ -14,8 +14,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bridge.errors import CallDeniedError
+from bridge.gate.privacy import Marks, Replaced, clear_result
 from bridge.gate.redaction import Redactor
-from bridge.gate.result_redaction import Marks, Replaced, clear_result
 from bridge.model import (
     Artifact,
     CallCount,

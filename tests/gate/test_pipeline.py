@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.clock import Clock
 from bridge.errors import (
     AuditError,
     BridgeError,
@@ -31,22 +30,18 @@ from bridge.errors import (
     UnknownError,
     UpstreamError,
 )
+from bridge.event_loop import LARGE, Clock, LargeText, estimated_size, with_plain_text
 from bridge.gate.approval import Approver
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.decision import CHANGED, CallFacts, Outcome, outcome_after, outcome_of
-from bridge.gate.flow import Flow
 from bridge.gate.held_calls import HeldCalls
-from bridge.gate.journal import Replay, RunJournal
+from bridge.gate.journal import Outcome, Replay, RunJournal, outcome_after, outcome_of
 from bridge.gate.pins import Pins
-from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant, result_size
-from bridge.gate.policy import Policy
+from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant, Tally, result_size
+from bridge.gate.policy import CHANGED, CallFacts, Flow, Policy
 from bridge.gate.privacy import Vault, Vaults
 from bridge.gate.privacy_data import Kind
-from bridge.gate.services import GateContext
-from bridge.gate.tally import WINDOW, Rates, RunBudget, Tally
-from bridge.large_text import LargeText, with_plain_text
+from bridge.gate.services import WINDOW, GateContext, Rates, RunBudget
 from bridge.model import CallCount, Effect, Json, Tool
-from bridge.offload import LARGE, estimated_size
 from bridge.settings.policy import (
     Budgets,
     PolicySpec,
@@ -135,9 +130,9 @@ def test_kinds_beyond_the_bound_are_counted_together() -> None:
     tally = Tally()
     for number in range(100 + 50):
         tally.count("refused", CallFacts(server="s", tool=f"t{number}"), "deny")
-    assert sum(found.count for found in tally.refused) == 100 + 50
-    assert len(tally.refused) == 100 + 1
-    assert tally.refused[-1] == CallCount(server="", tool="", count=50, why="others")
+    assert sum(found.count for found in tally.counts("refused")) == 100 + 50
+    assert len(tally.counts("refused")) == 100 + 1
+    assert tally.counts("refused")[-1] == CallCount(server="", tool="", count=50, why="others")
 
 
 async def test_calls_take_no_time_while_the_user_is_asked() -> None:
@@ -174,7 +169,7 @@ async def test_lost_reads_are_certain(effect: Effect | None, says: bool, lost: i
     gate = Gate(Grant(servers=None, calls=1), call, context)
     with raises_code("server_lost"):
         await gate.call("s", "look", {})
-    assert (len(gate.tally.unknown), gate.tally.changing) == (lost, lost)
+    assert (len(gate.tally.counts("unknown")), gate.tally.changing) == (lost, lost)
 
 
 def test_only_a_true_isError_is_an_error_of_the_tool() -> None:
@@ -232,9 +227,9 @@ def test_every_error_of_a_server_says_whether_it_leaves_doubt() -> None:
 def test_a_run_has_budgets(budgets: Budgets, size: int, message: str) -> None:
     budget = RunBudget(budgets)
     budget.spend("a")
-    budget.took_in(min(size, 99))
+    budget.bytes += min(size, 99)
     budget.spend("b")
-    budget.took_in(max(0, size - 99))
+    budget.bytes += max(0, size - 99)
     for _ in range(2):
         with raises_code("call_budget", match=message):
             budget.spend("a")
@@ -298,14 +293,13 @@ def test_no_minute_ever_has_more_calls_than_it_may(limit: int, steps: list[float
     made: list[float] = []
     for step in steps:
         clock.now += step
-        wait = rates.wait("a", limit)
+        wait = rates.take("a", limit)
         recent = [at for at in made if at > clock.now - WINDOW - 1]
         if wait:
             assert len(recent) >= limit
             assert wait <= WINDOW + 1
         else:
             made.append(clock.now)
-            rates.count("a")
         assert len([at for at in made if at > clock.now - WINDOW]) <= limit
 
 
@@ -444,7 +438,7 @@ async def test_an_error_or_an_empty_list_counts_as_read(
 async def test_what_is_denied_is_recorded_and_not_made(tmp_path: Path) -> None:
     shop = Shop(tmp_path, OPEN + RULE % "deny")
     await shop.assert_refused("call_denied", r"shop\.buy is not allowed \(rule 'x'\)")
-    assert [found.why for found in shop.gate.tally.refused] == ["deny: rule 'x'"]
+    assert [found.why for found in shop.gate.tally.counts("refused")] == ["deny: rule 'x'"]
 
 
 async def test_a_policy_denies_unlisted_tools(tmp_path: Path) -> None:
@@ -498,7 +492,7 @@ async def test_a_used_budget_refuses_after_approval(tmp_path: Path) -> None:
     shop = Shop(tmp_path, OPEN + RULE % "ask", budget=budget)
     await shop.assert_refused("call_budget")
     assert len(shop.asked) == 1
-    assert [found.why for found in shop.gate.tally.refused] == ["budget"]
+    assert [found.why for found in shop.gate.tally.counts("refused")] == ["budget"]
 
 
 async def test_a_call_that_cannot_be_recorded_is_not_made(tmp_path: Path) -> None:
@@ -508,7 +502,9 @@ async def test_a_call_that_cannot_be_recorded_is_not_made(tmp_path: Path) -> Non
     with pytest.raises(AuditError):
         await shop.buy()
     assert (shop.got, shop.outcomes()) == ([], [])
-    assert [found.why for found in shop.gate.tally.refused] == ["it could not be recorded"]
+    assert [found.why for found in shop.gate.tally.counts("refused")] == [
+        "it could not be recorded"
+    ]
 
 
 async def test_a_call_without_an_answer_is_unknown_everywhere(tmp_path: Path) -> None:
@@ -518,7 +514,7 @@ async def test_a_call_without_an_answer_is_unknown_everywhere(tmp_path: Path) ->
         await shop.buy()
     assert shop.outcomes() == ["unknown"]
     assert records(shop.place)[-1]["outcome"] == "unknown"
-    assert [found.count for found in shop.gate.tally.unknown] == [1]
+    assert [found.count for found in shop.gate.tally.counts("unknown")] == [1]
 
 
 async def test_a_cancelled_request_is_recorded_as_unknown(tmp_path: Path) -> None:
@@ -570,4 +566,4 @@ async def test_a_replayed_call_counts_for_the_flow(tmp_path: Path) -> None:
     assert shop.outcomes() == ["ok"]
     await shop.assert_refused("outcome_unknown", n=2)
     assert (shop.gate.calls, shop.asked) == (0, [])
-    assert [found.why for found in shop.gate.tally.unknown] == ["not repeated"]
+    assert [found.why for found in shop.gate.tally.counts("unknown")] == ["not repeated"]

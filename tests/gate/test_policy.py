@@ -12,18 +12,20 @@ from hypothesis import strategies as st
 
 from bridge.errors import SettingsError
 from bridge.gate.conditions import WORK
-from bridge.gate.decision import CallFacts, Decision, strictest
-from bridge.gate.flow import Flow
 from bridge.gate.pins import tool_digest
 from bridge.gate.policy import (
     LONG_NAME,
     MAX_NAME_CHARS,
     OPEN,
+    CallFacts,
+    Decision,
+    Flow,
     Policy,
     flow_decision,
     outlook,
-    policy_digest,
+    strictest,
 )
+from bridge.gate.services import policy_digest
 from bridge.model import Effect, Json, Tool
 from bridge.settings.policy import Condition, PolicySpec, Rule, parse_policy
 

@@ -13,8 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge.gate.conditions import ConditionCheck, Work
-from bridge.gate.decision import CallFacts
-from bridge.gate.policy import Policy
+from bridge.gate.policy import CallFacts, Policy
 from bridge.model import Action, Effect, Tool
 from bridge.settings.policy import Condition, PolicySpec, Rule, ServerPolicy, ToolPolicy
 

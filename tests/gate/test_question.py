@@ -21,7 +21,7 @@ from mcp_types._v2026_07_28 import LegacyTitledEnumSchema as ModernEnumSchema
 
 from bridge.errors import ApprovalNeededError
 from bridge.gate.approval import Approver
-from bridge.gate.decision import CHANGED, CallFacts, Decision
+from bridge.gate.policy import CHANGED, CallFacts, Decision
 from bridge.gate.question import (
     _MARKDOWN,
     MAX_ITEMS,

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.gate import decision as canonical_module
+from bridge.gate import journal as canonical_module
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.decision import CallFacts, Decision, arguments_digest, canonical
 from bridge.gate.held_calls import HeldCalls
+from bridge.gate.journal import arguments_digest, canonical
+from bridge.gate.policy import CallFacts, Decision
 from bridge.gate.question import question
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import MAX_MASKED

@@ -52,6 +52,8 @@ FRAMES = {
     "uri": ('call("read_resource", server="pb", uri="u" * 12 * M)', TOO_LONG),
     "prompt": ('call("get_prompt", server="pb", name="p" * 12 * M, arguments={})', TOO_LONG),
     "query": ('call("search_tool_docs", query="w " * 6 * M)', TOO_LONG),
+    "limit": ('call("search_tool_docs", query="q", limit=0)', "limit must be a whole number"),
+    "detail": ('call("query_tool_docs", server="pb", detail="all")', 'detail must be "summary" or'),
     "memory": ('call("save_memory", key="k" * 12 * M, value=1)', TOO_LONG),
     "skill": ('call("save_skill", name="s" * 12 * M, source="def f(): pass")', TOO_LONG),
     "memory's value": ('call("save_memory", key="k", value="v" * 12 * M)', ""),

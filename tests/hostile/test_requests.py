@@ -9,11 +9,10 @@ import anyio
 import pytest
 from mcp import Client, MCPError
 
+from bridge.event_loop import offload
 from bridge.model import Json
-from bridge.offload import offload
 from bridge.runs import Engine
-from bridge.server.app import build_server
-from bridge.server.runs import fingerprint
+from bridge.server.app import build_server, fingerprint
 from bridge.server.stdio import MAX_MESSAGE_BYTES
 from bridge.upstream.framing import MAX_VALUES
 from tests.hostile.conftest import cases

@@ -12,7 +12,7 @@ import pytest
 from bridge.errors import BridgeError
 from bridge.model import RunRequest
 from bridge.runs import Engine
-from bridge.server.search_tool import search_result
+from bridge.server.tools import search_result
 from tests.fakes.client import FakeClient
 from tests.hostile.conftest import Made, cases
 from tests.watchdog import Watchdog

@@ -11,8 +11,8 @@ from typing import Any
 
 import anyio
 
+from bridge.inventory.inventory import ToolCache
 from bridge.inventory.servers import Servers
-from bridge.inventory.tool_cache import ToolCache
 from bridge.model import ServerSpec
 from bridge.store import Store
 from bridge.upstream.pool import Pool

@@ -8,14 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.catalog.entries import run_discovered, run_server
+from bridge.catalog.entries import run_server
 from bridge.inventory.guide import BRIEF_TOKENS
 from bridge.inventory.inventory import ToolInventory
 from bridge.model import RunRequest, Tool
 from bridge.runs import Engine
-from bridge.sandbox.contents import Contents, remember
-from bridge.settings import PreflightMode, Settings
-from bridge.tokens import count_tokens
+from bridge.sandbox.backend import Contents
+from bridge.sandbox.probe import remember
+from bridge.settings import Settings
+from bridge.settings.values import PreflightMode
+from bridge.text import count_tokens
 from tests.catalog.nasty_servers import server_entries
 from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
@@ -160,7 +162,6 @@ def test_an_inventory_has_the_entries_of_the_catalog(mine: ToolInventory) -> Non
     for loaded in ((), ("one",), ("three", "one")):
         plain = server_entries(SERVERS, asked, loaded=loaded)
         assert mine.entries(loaded=loaded) == plain
-        assert mine.discovery_lines(loaded) == run_discovered(plain)
         ordered = [name for name in mine.aliases if name in loaded]
         assert [mine.stubs(name, None) for name in ordered] == [
             run_server(each) for each in plain if each.loaded

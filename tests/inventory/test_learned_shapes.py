@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bridge.catalog.entries import Observation
 from bridge.catalog.shapes import schema, shape_of
-from bridge.inventory.inventory import ToolInventory
+from bridge.inventory.inventory import ToolInventory, listing_digest
 from bridge.inventory.learned_shapes import (
     FIRST_RESULTS,
     MAX_SCHEMA_BYTES,
@@ -28,7 +28,6 @@ from bridge.inventory.learned_shapes import (
     load_shapes,
     version_digest,
 )
-from bridge.inventory.tool_cache import listing_digest
 from bridge.model import ServerSpec, Source, Tool
 from bridge.store import Store
 from bridge.store import schema as schema_module

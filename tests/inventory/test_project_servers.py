@@ -14,7 +14,7 @@ from bridge.discovery.locations import DiscoveryContext, fill, find_project, pat
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, AuditError, CannotAskError
 from bridge.model import Json, RunRequest
 from bridge.runs import Engine
-from bridge.server.search_tool import search_result
+from bridge.server.tools import search_result
 from tests.audit_rig import records
 from tests.discovery.test_precedence import in_its_spelling
 from tests.discovery.writing import write

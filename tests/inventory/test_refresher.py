@@ -16,15 +16,13 @@ import anyio
 import pytest
 
 from bridge.callers.client import RunCaller
-from bridge.clock import Clock
 from bridge.discovery.consents import ConsentFile
 from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import ServerStartError
-from bridge.inventory.configuration import ConfigFinder
-from bridge.inventory.consents import ProjectConsents
-from bridge.inventory.refresher import FIRST_STARTS, REFRESH_SECONDS, Lister
-from bridge.inventory.servers import Servers
-from bridge.inventory.tool_cache import AGE, Listing, ToolCache, listing_digest
+from bridge.event_loop import Clock
+from bridge.inventory.configuration import ConfigFinder, ProjectConsents
+from bridge.inventory.inventory import AGE, Listing, ToolCache, listing_digest
+from bridge.inventory.servers import FIRST_STARTS, REFRESH_SECONDS, Lister, Servers
 from bridge.model import RunRequest, ServerSpec, Tool, ToolFilter
 from bridge.runs import Engine
 from bridge.settings import Settings

@@ -14,7 +14,6 @@ import anyio
 import pytest
 
 from bridge.callers.client import RunCaller
-from bridge.clock import Clock
 from bridge.errors import (
     ApprovalNeededError,
     ApprovalRefusedError,
@@ -23,10 +22,11 @@ from bridge.errors import (
     CallDeniedError,
     UpstreamError,
 )
+from bridge.event_loop import Clock
 from bridge.gate.pins import tool_digest
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.server_starts import StartApprover
-from bridge.inventory.tool_cache import Listing, ToolCache
+from bridge.inventory.inventory import Listing, ToolCache
 from bridge.model import RunRequest, ServerSpec, Tool
 from bridge.runs import Engine
 from bridge.settings import Settings

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from bridge.guest.protocol.distributions import normalize_name
 from bridge.packages.target import PackageTarget
-from bridge.settings.dependencies import Dependencies, parse_dependencies
+from bridge.settings.dependencies import Dependencies
+from bridge.settings.fields import fill
 
 PURE = "py3-none-any"
 
@@ -62,7 +63,7 @@ def entry(name: str, mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:
 
 def allow_from(index: Path | str, *allow: str, **more: object) -> Dependencies:
     table = {"allow": list(allow), **({"index": str(index)} if str(index) else {}), **more}
-    return parse_dependencies(table, "config.toml: dependencies")
+    return fill(Dependencies, table, "config.toml: dependencies")
 
 
 @contextmanager

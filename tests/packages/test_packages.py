@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bridge.callers.client import RunCaller
-from bridge.clock import Clock
 from bridge.errors import InvalidRequestError, PackageRefusedError, PackageUnavailableError
+from bridge.event_loop import Clock
 from bridge.guest.protocol.distributions import DATA, MODULES
 from bridge.model import RunRequest
 from bridge.packages.packages import INSIDE, packages_of

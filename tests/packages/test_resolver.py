@@ -18,8 +18,8 @@ import pytest
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.packages import sets, uv
 from bridge.packages.requirements import parse_requirements
-from bridge.packages.resolver import Resolver
 from bridge.packages.target import Installed
+from bridge.packages.uv import Resolver
 from bridge.settings.dependencies import Dependencies
 from bridge.store import Store
 from tests.packages.rig import PATH, TARGET, Index, allow_from, entry, tree, wheel
@@ -45,7 +45,7 @@ class Bench:
         environ: Mapping[str, str] = PATH,
     ) -> Resolver:
         store = Store(self.path / "state")
-        return Resolver(dependencies, self.path / "kept", store, environ, "config.toml", executable)
+        return Resolver(dependencies, self.path / "kept", store, environ, executable)
 
     def allow_all(self) -> Resolver:
         return self.resolver(allow_from(self.links, "*"))

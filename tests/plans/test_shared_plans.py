@@ -10,12 +10,12 @@ import pytest
 
 from bridge.errors import UnknownError
 from bridge.gate import held_calls as calls
-from bridge.gate.flow import FlowState
 from bridge.gate.held_calls import HeldCalls
-from bridge.model import Plan, Provenance, Tool
+from bridge.gate.policy import FlowState
+from bridge.model import Plan, Provenance, Tool, owner_digest
 from bridge.plans import plan_store
 from bridge.plans.plan_store import Plans, StoredPlan
-from bridge.store import ServerUrl, owner_digest
+from bridge.store import ServerUrl
 from bridge.store.postgresql import ServerStore
 from tests.audit_rig import FakeClock
 from tests.engine_rig import settings_in
@@ -69,7 +69,7 @@ async def test_bridges_share_plans(bridges: tuple[Plans, Plans]) -> None:
     for plans in bridges:
         with raises_code("unknown_plan", match=r"the run r2 took it at \d{4}"):
             await plans.take(plan.plan_id, "me", run_id="r3")
-    await second.close(kept, "it was applied: 2 of 2 calls done")
+    await second.close(kept.plan_id, "me", "it was applied: 2 of 2 calls done")
     with raises_code("unknown_plan", match="2 of 2 calls done"):
         await first.take(plan.plan_id, "me", run_id="r3")
 

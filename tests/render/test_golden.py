@@ -25,7 +25,7 @@ from bridge.model import (
     ShownContent,
     Usage,
 )
-from bridge.model.results import error_run
+from bridge.model.runs import error_run
 from bridge.render.structured import to_structured
 from bridge.render.text import compact, receipt_line, value_text
 from bridge.server.arguments import OUTPUT_SCHEMA

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from bridge.event_loop import LargeText
 from bridge.gate.redaction import Redactor
 from bridge.guest.api.client import read_reply
 from bridge.guest.protocol.wire import LineDecoder, Reply, encode
-from bridge.large_text import LargeText
 from bridge.rpc.channel import LARGE_CHARACTERS, encode_reply
 
 LARGE = "x" * LARGE_CHARACTERS

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from bridge.callers.client import MAX_LOGS, MAX_QUESTIONS, RunCaller, is_wanted
-from bridge.clock import Clock
 from bridge.errors import CannotAskError
+from bridge.event_loop import Clock
 from bridge.model import Json, RunRequest
 from bridge.runs import Engine
 from bridge.upstream import client_features as asking

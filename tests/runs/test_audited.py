@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from bridge.errors import AuditError
-from bridge.gate.decision import digest
+from bridge.gate.journal import digest
 from bridge.runs import Engine
 from bridge.settings import Settings
 from tests.audit_rig import records, whole

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.errors import LaunchError
 from bridge.model import Directory, RunRequest
-from bridge.model.results import error_run
+from bridge.model.runs import error_run
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.errors import InvalidRequestError
 from bridge.guest.protocol.wire import MAX_FRAME_BYTES
 from bridge.model import MEBIBYTE, InputFile, Limits, RunRequest
@@ -95,8 +95,8 @@ async def test_an_address_is_what_the_bridge_keeps_for_the_caller_or_the_data(
     tmp_path: Path,
 ) -> None:
     store = ArtifactStore(Store(tmp_path), total_bytes=MEBIBYTE, run_bytes=MEBIBYTE, days=1)
-    kept = store.of_run("me", RUN).add("a.bin", b"\0\xff" * 10)
-    store.of_run("me", RUN).add("stdout", b"whole\n", kind="stdout")
+    kept = RunArtifacts(store, "me", RUN).add("a.bin", b"\0\xff" * 10)
+    RunArtifacts(store, "me", RUN).add("stdout", b"whole\n", kind="stdout")
     request = RunRequest(
         code="",
         owner="me",
@@ -147,7 +147,7 @@ async def test_too_much_is_refused_with_the_file_and_what_there_is_room_for(
     tmp_path: Path,
 ) -> None:
     store = ArtifactStore(Store(tmp_path), total_bytes=1 << 20, run_bytes=1 << 20, days=1)
-    kept = store.of_run("", RUN).add("big", bytes(600))
+    kept = RunArtifacts(store, "", RUN).add("big", bytes(600))
     limits = Limits(workspace_bytes=2000)
     for last in (
         InputFile(name="last", data=bytes(600)),

@@ -6,7 +6,7 @@ import pytest
 
 from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine
-from bridge.runs.kept_outputs import found_lines, part
+from bridge.runs.guest_requests import found_lines, part
 
 TEXT = b"one\ntwo\nthree two\n\nlast"
 
@@ -72,7 +72,7 @@ assert await read(run, find="999", limit=2) == [(999, "line 999"), (1999, "line 
 for wrong in (
     lambda: read(run, "stdin"), lambda: read(run, "stderr"), lambda: read("0" * 32),
     lambda: read(run, find=""), lambda: read(run, lines=(0, 3)), lambda: read(run, lines="ab"),
-    lambda: read(run, lines=(1, 2), offset=7), lambda: read(7),
+    lambda: read(run, lines=(3, 1)), lambda: read(run, lines=(1, 2), offset=7), lambda: read(7),
 ):
     try:
         await wrong()
@@ -80,7 +80,9 @@ for wrong in (
         print(error)
 """
     said = (await run(engine, code, owner="me")).stdout.splitlines()
-    assert len(said) == 8
+    assert len(said) == 9
+    assert said[4] == said[5] == said[6]
+    assert "counted from 1, such as (100, 200); offset=-1000 is the end" in said[4]
     assert "Of this run there is stdout (318,894 bytes)" in said[1]
     assert f"stdout (318,894 bytes) of {made.run_id}" in said[2]
 

@@ -11,8 +11,7 @@ import pytest
 from bridge.errors import NotStartedError, SandboxError, SandboxLostError
 from bridge.guest.protocol.wire import Call, Exited, Output, Ping, Pong, Run
 from bridge.model import Limits
-from bridge.runs.program import Program
-from bridge.runs.ready_sandbox import MISSED_PINGS, ReadySandbox
+from bridge.runs.program import MISSED_PINGS, Program, ReadySandbox
 from bridge.sandbox.failure import classify
 from tests.fuzz.clock import run
 from tests.runs.scripted import LIMITS, Scripted, carried_out, session_of
@@ -32,7 +31,7 @@ def test_a_sandbox_that_ends_silently_ran_out_of_time_crashed_or_was_dead(
     waited: bool, seconds: float, reason: str | None
 ) -> None:
     try:
-        facts, _ = carried_out(Scripted((seconds, None)), waited=waited)
+        facts, _ = carried_out(Scripted((seconds, None)), may_be_dead=waited)
         assert classify(facts.ending, LIMITS).reason == reason
     except NotStartedError:
         assert reason is None

@@ -14,7 +14,7 @@ import pytest
 
 from bridge.errors import BridgeError
 from bridge.model import Json, RunRequest, RunResult
-from bridge.model.results import error_run
+from bridge.model.runs import error_run
 from bridge.render.text import compact
 from bridge.runs import Engine, records
 from bridge.runs.records import KEPT_BYTES, RunRecords
@@ -44,7 +44,7 @@ async def keep(kept: RunRecords, run_id: str, owner: str = "stdio", stdout: str 
     request = RunRequest(code="1", run_id=run_id, owner=owner)
     async with kept.recording(request) as record:
         await record.begin()
-        record.ended(RunResult(run_id=run_id, status="success", summary="", stdout=stdout))
+        record.end(RunResult(run_id=run_id, status="success", summary="", stdout=stdout))
 
 
 async def test_a_run_leaves_its_program_its_end_and_the_start_of_its_output(engine: Engine) -> None:

@@ -15,7 +15,7 @@ from bridge.errors import CannotAskError
 from bridge.model import CommandRequest, RunRequest, RunResult
 from bridge.runs import Engine
 from bridge.runs.suspended_runs import SuspendedRun, SuspendedRuns
-from bridge.sandbox import run_queue
+from bridge.sandbox import pool
 from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.settings import Settings
 from bridge.settings.commands import parse_commands
@@ -109,7 +109,7 @@ async def test_a_place_is_given_on_when_its_sandbox_is_gone_and_the_result_does_
 async def test_a_command_takes_a_place_as_a_run_does(
     narrow: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_queue, "MAX_WAITING_OF_OWNER", 0)
+    monkeypatch.setattr(pool, "MAX_WAITING_OF_OWNER", 0)
     table = {"tool": {"executables": ["true"], "workspace": str(tmp_path)}}
     settings = replace(narrow.settings, commands=parse_commands(table, "commands"))
     commands = Commands(settings, queue=narrow.queue)

@@ -12,7 +12,8 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from bridge.discovery.finder import Discovery, SkippedServer
+from bridge.discovery.finder import Discovery
+from bridge.discovery.report import SkippedServer
 from bridge.errors import EngineDownError, InvalidRequestError, ServerStartError
 from bridge.model import RunRequest, ServerSpec
 from bridge.runs import Engine

@@ -21,7 +21,7 @@ from tests.waiting import until
 
 ROOT = Path(bridge.__file__).parent
 # They only fall.
-MOST_OF_A_RUN = 62
+MOST_OF_A_RUN = 34
 MOST_OF_A_CALL = 12
 
 PROGRAMS = (

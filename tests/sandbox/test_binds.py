@@ -10,15 +10,16 @@ import pytest
 
 from bridge.errors import LaunchError
 from bridge.model import Isolation, Limits
-from bridge.sandbox.backend import Bind, LaunchSpec
-from bridge.sandbox.binds import (
+from bridge.sandbox.backend import (
     NOBODY_ID,
-    bind_layers,
+    Bind,
+    LaunchSpec,
+    LayerReport,
     group_of,
     has_user_directories,
     reject_binds,
 )
-from bridge.sandbox.container.facts import docker_facts, podman_facts
+from bridge.sandbox.container.api import docker_facts, podman_facts
 from bridge.sandbox.container.hardening import Placement, container_config
 from bridge.sandbox.layers import require_mandatory_layers, verify_isolation
 from tests.raised import raises_code
@@ -31,9 +32,10 @@ ISOLATION = Isolation(backend="x", layers=("read-only:/packages",), weaker=())
 
 @pytest.mark.guarantee("directories")
 def test_what_can_be_written_to_is_told_as_weaker() -> None:
-    layers, weaker = bind_layers([PACKAGES, DATA, OUT])
-    assert layers == ["read-only:/packages", "read-only:/mnt/data"]
-    assert weaker == ["directory out: the host's own, writable at /mnt/out"]
+    report = LayerReport([])
+    report.add_binds([PACKAGES, DATA, OUT])
+    assert report.layers == ["read-only:/packages", "read-only:/mnt/data"]
+    assert report.weaker == ["directory out: the host's own, writable at /mnt/out"]
     assert not has_user_directories([PACKAGES])
     assert has_user_directories([PACKAGES, DATA])
 

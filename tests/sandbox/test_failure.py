@@ -17,12 +17,11 @@ from bridge.model import Limits
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.container import faults as engines
 from bridge.sandbox.container.command_runner import CompletedCommand
-from bridge.sandbox.container.image import build_failure
-from bridge.sandbox.container.remote import SshTarget
+from bridge.sandbox.container.endpoints import SshTarget
+from bridge.sandbox.container.image import build_failure, script_failure
 from bridge.sandbox.failure import Ending, classify
-from bridge.sandbox.image import build
-from bridge.sandbox.process import faults
-from bridge.sandbox.process.faults import KernelSettings
+from bridge.sandbox.process import host
+from bridge.sandbox.process.host import KernelSettings
 from tests.sandbox.golden import is_golden
 
 OK = Done(outcome="ok")
@@ -105,10 +104,10 @@ SAID: dict[str, list[Any]] = json.loads(
 ERRORS: Mapping[str, Callable[[Any], BridgeError]] = {
     "an engine": lambda said: engines.from_text(said, doing="start it", engine="podman"),
     "a build": lambda said: build_failure("docker", "build x", said),
-    "the Debian recipe": lambda said: build.failure(CompletedCommand(exit_code=1, stderr=said)),
+    "the Debian recipe": lambda said: script_failure(CompletedCommand(exit_code=1, stderr=said)),
     "OpenSSH": SshTarget(destination="me@big", port="22", socket="/s").failure,
-    "bubblewrap": lambda row: faults.classify(row[0], KernelSettings(**row[1])),
-    "the stage": lambda row: faults.stage_failed(row[0], KernelSettings(**row[1])),
+    "bubblewrap": lambda row: host.bubblewrap_failed(row[0], KernelSettings(**row[1])),
+    "the stage": lambda row: host.stage_failed(row[0], KernelSettings(**row[1])),
 }
 
 
@@ -126,8 +125,8 @@ def test_long_words_are_cut_and_the_cause_is_kept(who: str) -> None:
 
 
 def test_the_words_of_bubblewrap_are_cut() -> None:
-    assert len(faults.classify("x" * 100_000, KernelSettings()).message) < 1000
-    assert "apt install bubblewrap" in faults.INSTALL_REMEDY
+    assert len(host.bubblewrap_failed("x" * 100_000, KernelSettings()).message) < 1000
+    assert "apt install bubblewrap" in host.INSTALL_REMEDY
 
 
 def test_words_never_heard_before_are_passed_on() -> None:
@@ -138,4 +137,4 @@ def test_words_never_heard_before_are_passed_on() -> None:
 
 def test_a_recipe_that_takes_too_long_says_so() -> None:
     late = CompletedCommand(exit_code=None, stderr="Get: 1 ...", timed_out=True)
-    assert "not built in time" in build.failure(late).message
+    assert "not built in time" in script_failure(late).message

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from bridge.model import HostKernel, Isolation, Limits
+from bridge.sandbox.backend import guest_limits
 from bridge.sandbox.layers import (
     MANDATORY,
     brings_own_kernel,
-    guest_limits,
     is_gvisor,
     own_kernel,
     require_mandatory_layers,

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from bridge.errors import BridgeError
-from bridge.sandbox import run_queue
-from bridge.sandbox.run_queue import RunQueue, default_runs, usable_memory
+from bridge.sandbox import pool
+from bridge.sandbox.pool import RunQueue, default_runs, usable_memory
 from tests.waiting import until
 
 GIB = 1024**3
@@ -107,8 +107,8 @@ async def test_a_place_given_to_a_run_that_is_cancelled_at_that_moment_is_anothe
 async def test_a_queue_that_is_full_is_told_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run_queue, "MAX_WAITING_OF_OWNER", 2)
-    monkeypatch.setattr(run_queue, "MAX_WAITING", 3)
+    monkeypatch.setattr(pool, "MAX_WAITING_OF_OWNER", 2)
+    monkeypatch.setattr(pool, "MAX_WAITING", 3)
     async with _crowd(RunQueue(1), "a0", "a1", "a2", "a3", "b1", "b2") as crowd:
         mine, others = crowd.errors
         assert mine.code == "overloaded"

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import SettingsError
-from bridge.guest.protocol import installed
+from bridge.guest import isolation_facts
 from bridge.model import Limits
 from bridge.runs.sandboxes import recipe_for
-from bridge.sandbox.contents import Contents, contents_of, recall, remember
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import Contents, limits_for
+from bridge.sandbox.probe import contents_of, recall, remember
 from bridge.sandbox.selection import candidates, engines, probe_all, select_backend
 from bridge.settings import Settings, load
 from bridge.settings.parsers import LADDER
@@ -109,9 +109,9 @@ def test_packages_are_listed_as_installers_name_them_and_imports_find_them(
         (first / name).mkdir(parents=True)
     (second / "PyYAML-5.0.dist-info").mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [str(first), str(second), str(tmp_path / "none.zip")])
-    monkeypatch.setattr(installed, "package_directories", list)
+    monkeypatch.setattr(isolation_facts, "package_directories", list)
     versions = {"scikit-learn": "1.2", "PyYAML": "6.0", "old": "1", "lz4": "4.0.2+dfsg"}
-    assert installed.distributions() == versions
+    assert isolation_facts.distributions() == versions
 
 
 def test_the_best_known_come_first_and_parts_of_others_not_at_all() -> None:

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.errors import InvalidRequestError, LibraryError
+from bridge.model import owner_digest
 from bridge.saved_functions.documents import MAX_TOTAL_BYTES, MAX_VALUE_BYTES, Memories, Memory
-from bridge.store import owner_digest
 from tests.postgresql import store_at
 
 pytestmark = [pytest.mark.usefixtures("each_database"), pytest.mark.every_case]

@@ -106,7 +106,7 @@ async def test_a_skill_that_a_person_has_seen_is_theirs(engine: Engine, settings
     assert_stopped(await run(engine, use), "skill 'f'")
     skill = await engine.skills.index.get("f")
     assert skill.header.provenance is not None
-    asked = str(question(skill, "", ())["message"])
+    asked = str(question(skill, "", ())[0]["message"])
     assert "saved by a run that had called log, and read what is private-data, untrusted" in asked
     assert await engine.skills.index.approve(skill)
     sent = await run(engine, use)

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.cli.run import TERMINAL
 from bridge.model import RunRequest
-from bridge.model.requests import owner_of, principal_of
+from bridge.model.runs import owner_of, principal_of
 from bridge.runs import Engine
 from bridge.server.stdio import STDIO
 from bridge.settings import Settings
@@ -103,7 +103,7 @@ REFUSED: Mapping[str, str] = {
     "cannot be the name": "def _f():\n    pass\nsave_tool(_f)",
     "would run whenever": "save_tool('print(1)\\ndef f():\\n    pass')",
     "takes 70": "def f():\n    return X\nX = 'x' * 70000\nsave_tool(f)",
-    "SyntaxError": "save_tool('def f(:')",
+    "syntax error": "save_tool('def f(:')",
     "or its source, not the text 'f'": "save_tool('f', 'def f(): return 1', 'does f')",
     "the function comes first": "def f():\n    pass\nsave_tool('f', f)",
     "not 'my skill'": "def f():\n    pass\nsave_tool(f, name='my skill')",

@@ -116,7 +116,7 @@ def test_a_question_has_the_whole_description() -> None:
     hidden = "\u202e" * (MAX_DESCRIPTION_CHARS - 3) + "end"
     header = Header(description=hidden, version=1, provenance=Provenance(anything=True))
     skill = read_skill("f", encode_skill(header, "def f():\n    pass\n"))
-    asked = str(question(skill, "", ())["message"])
+    asked = str(question(skill, "", ())[0]["message"])
     assert r"\u202e\u202eend" + "\n" in asked
 
 
@@ -124,6 +124,6 @@ def test_a_question_has_the_whole_description() -> None:
 def test_a_source_that_is_not_shown_whole_is_approved_for_one_run(source: str) -> None:
     header = Header(description="", version=1)
     skill = read_skill("f", encode_skill(header, f"def f():\n{source}"))
-    asked: Any = question(skill, "", ())
+    asked: Any = question(skill, "", ())[0]
     assert asked["requestedSchema"]["properties"]["decision"]["enum"] == ["once", "no"]
     assert "`mcp-code-bridge skills approve f` shows all" in asked["message"]

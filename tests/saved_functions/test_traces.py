@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import InvalidRequestError
-from bridge.model import Provenance
+from bridge.model import Provenance, owner_digest
 from bridge.saved_functions.documents import (
     MAX_NAMES,
     SKILLS,
@@ -20,7 +20,6 @@ from bridge.saved_functions.documents import (
 )
 from bridge.saved_functions.files import SkillFiles
 from bridge.saved_functions.source import Header, encode_skill, read_skill
-from bridge.store import owner_digest
 from tests.postgresql import store_at
 
 pytestmark = [

@@ -390,7 +390,7 @@ async def arena_on(
 
     finder = ListFinder(workshop())
     async with open_engine(settings, finder=finder, choose_backend=choose_watched) as engine:
-        await engine.backend()
+        await engine.sandboxes.backend()
         opened = Arena(
             name=name,
             engine=engine,

@@ -17,7 +17,7 @@ import pytest
 
 from bridge.model import RunRequest, RunResult
 from bridge.runs import admission
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import limits_for
 from tests.contract.rig import EngineSet
 from tests.sandbox.process.rig import with_argument
 from tests.security.rig import (

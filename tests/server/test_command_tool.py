@@ -17,7 +17,7 @@ from bridge.render.structured import structured_command
 from bridge.render.text import compact_command
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.server.command_tool import (
+from bridge.server.tools import (
     COMMAND_OUTPUT_SCHEMA,
     command_result,
     command_tool,

@@ -18,7 +18,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERS
 from pydantic import ValidationError
 
 from bridge.inventory.configuration import first_instructions
-from bridge.inventory.tool_cache import Listing, ToolCache
+from bridge.inventory.inventory import Listing, ToolCache
 from bridge.model import Tool
 from bridge.runs import Engine
 from bridge.server.app import build_server

@@ -16,13 +16,14 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
+from bridge.artifacts import RunArtifacts
+from bridge.event_loop import background_task
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, RunResult
 from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.content import redact_content, to_result
-from bridge.server.notices import MAX_URIS, Notices, NotifyingServer
-from bridge.server.resources import PAGE
+from bridge.server.resources import MAX_URIS, PAGE, Notices, NotifyingServer
 from bridge.store import Store
 from tests.engine_rig import ListFinder, workshop
 from tests.server.listening_rig import listening
@@ -39,7 +40,7 @@ async def client(engine: Engine, era: str) -> AsyncIterator[Client]:
 
 
 def left(engine: Engine, name: str, data: bytes, owner: str = "stdio", **more: Any) -> Artifact:
-    return engine.artifacts.of_run(owner, RUN).add(name, data, **more)
+    return RunArtifacts(engine.artifacts, owner, RUN).add(name, data, **more)
 
 
 async def kept_by(client: Client) -> list[str]:
@@ -171,7 +172,7 @@ def told_server() -> tuple[NotifyingServer, Notices]:
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[dict[str, Any]]:
-        async with notices.notify_changes():
+        async with background_task(notices.run):
             yield {}
 
     server = NotifyingServer(
@@ -299,7 +300,7 @@ async def test_changes_that_come_together_are_told_once() -> None:
     made._bus.subscribe(told.append)
     modern = SimpleNamespace(protocol_version="2026-07-28")
     await made.note_listing(SimpleNamespace(session=SimpleNamespace(_connection=modern)))  # type: ignore[arg-type]
-    async with made.notify_changes():
+    async with background_task(made.run):
         for text in ("second", "third", "first"):
             shown[0] = text
             made.note_change()

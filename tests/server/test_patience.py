@@ -14,14 +14,14 @@ from mcp import Client, MCPError
 from mcp.types import ElicitResult, EmptyResult, Implementation
 
 from bridge.runs import Engine
-from bridge.server import known_clients
-from bridge.server import runs as task_runs
+from bridge.server import app as task_runs
+from bridge.server import clients
 from bridge.server.app import build_server
+from bridge.server.clients import KnownClient, find_client
 from bridge.server.content import RECORD_KEY
-from bridge.server.known_clients import KnownClient, find_client
 from bridge.upstream.client_features import on_behalf_of
 from bridge.upstream.pool import Pool
-from bridge.upstream.task_calls import Method, TaskRequest
+from bridge.upstream.requests import TaskMethod, TaskRequest
 from tests.asker_rig import asker, text_of
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
@@ -42,7 +42,7 @@ def finder() -> ListFinder:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_clients, "_CLIENTS", {NAME: KnownClient(seconds=0.05)})
+    monkeypatch.setattr(clients, "CLIENTS", {NAME: KnownClient(seconds=0.05)})
 
 
 def connect(server: Any, era: str, **more: Any) -> Client:
@@ -157,7 +157,7 @@ async def test_a_task_s_result_is_fit_to_its_client(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shows = KnownClient(shows_failures=True)
-    monkeypatch.setattr("bridge.server.known_clients._CLIENTS", {"mcp-code-bridge": shows})
+    monkeypatch.setattr("bridge.server.clients.CLIENTS", {"mcp-code-bridge": shows})
     arguments = {"code": "import time\ntime.sleep(0.5)\n1 / 0"}
     result = await pool.call_tool("server", "run_python", arguments, timeout=60)
     assert result["isError"]
@@ -203,7 +203,7 @@ async def test_only_clients_that_declare_tasks_get_one(pool: Pool, engine: Engin
 async def test_no_one_guesses_a_task_and_only_the_newer_era_has_them(
     engine: Engine, era: str, why: str
 ) -> None:
-    methods: tuple[Method, ...] = ("tasks/get", "tasks/update", "tasks/cancel")
+    methods: tuple[TaskMethod, ...] = ("tasks/get", "tasks/update", "tasks/cancel")
     async with Client(build_server(engine), mode=era) as client:
         for method in methods:
             asked = TaskRequest(method=method, params={"taskId": "guessed", "inputResponses": {}})

@@ -20,7 +20,7 @@ from bridge.errors import InvalidRequestError
 from bridge.model import RunRequest
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.server.search_tool import (
+from bridge.server.tools import (
     MAX_TEXT_CHARS,
     SearchRequest,
     hit_lines,

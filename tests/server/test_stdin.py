@@ -182,8 +182,8 @@ def test_what_the_bridge_starts_does_not_eat_the_clients_lines() -> None:
     program = """
 import os, subprocess
 from bridge.server.content import RECORD_KEY
-from bridge.server.stdio import claimed_stdin
-with claimed_stdin() as fd:
+from bridge.server.stdio import claimed
+with claimed(0) as fd:
     print(subprocess.run(["cat"], capture_output=True).stdout, os.read(fd, 3))
 print(os.read(0, 3))
 """
@@ -276,9 +276,9 @@ async def test_a_client_that_has_gone_ends_the_session_and_the_reason_is_kept() 
 def test_what_is_printed_meanwhile_goes_to_stderr() -> None:
     program = """
 import os, subprocess
-from bridge.server.stdio import claimed_stdout
+from bridge.server.stdio import claimed
 print("before")
-with claimed_stdout() as fd:
+with claimed(1) as fd:
     print("inside")
     subprocess.run(["echo", "child"])
     os.write(fd, b"message\\n")

@@ -16,6 +16,7 @@ import pytest
 from mcp import Client, MCPError
 
 from bridge.errors import AuditError, UsageError
+from bridge.event_loop import background_task
 from bridge.gate.audit.log import AuditLog
 from bridge.runs import Engine
 from bridge.runs.suspended_runs import SuspendedRun
@@ -23,7 +24,6 @@ from bridge.server import admission, transports
 from bridge.server.admission import BOUNDS
 from bridge.server.app import build_server
 from bridge.server.transports import HttpServer, parse_address, serve_http
-from bridge.tasks import background_task
 from tests.asker_rig import asker, call, text_of
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
@@ -103,7 +103,7 @@ async def test_a_listener_is_told_about_the_end_when_a_signal_ends_the_server(
 
     async def serve(scope: anyio.CancelScope) -> None:
         with scope:
-            await serve_http(engine, "127.0.0.1", port)
+            await serve_http(engine, "127.0.0.1", port, anyio.Event())
 
     with reserved_port() as port, anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
@@ -122,7 +122,7 @@ async def test_a_port_that_is_taken_is_told_in_one_sentence(engine: Engine) -> N
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=rf"^Port {port} of 127.0.0.1 is taken"):
-            await serve_http(engine, "127.0.0.1", port)
+            await serve_http(engine, "127.0.0.1", port, anyio.Event())
 
 
 @pytest.mark.guarantee("http-clients")

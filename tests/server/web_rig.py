@@ -17,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.server.notices import NotifyingServer
+from bridge.server.resources import NotifyingServer
 from bridge.server.transports import HttpServer
 from tests.waiting import until
 

@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 DAY = 24 * 3600.0
+DAMAGED = (None, "its checkpoint is damaged, or somebody changed it")
 
 ONE = Saved(
     session_id="s-1",
@@ -98,10 +99,7 @@ def test_a_changed_state_is_noticed(kept: Checkpoints, tmp_path: Path) -> None:
     whole = file.read_bytes()
     for other in (whole[:-1], whole + b"x", b"", bytes([whole[0] ^ 1]) + whole[1:]):
         file.write_bytes(other)
-        assert kept.loaded("me", "s-1") == (
-            None,
-            "its checkpoint is damaged, or somebody changed it",
-        )
+        assert kept.loaded("me", "s-1") == DAMAGED
     file.unlink()
     found, why = kept.loaded("me", "s-1")
     assert found is None
@@ -116,7 +114,7 @@ def test_a_row_that_says_nothing_is_refused(kept: Checkpoints, tmp_path: Path, f
     with store_at(tmp_path).writing() as database:
         assert database.connection is not None
         database.connection.execute(sessions.update().values(facts=facts))
-    assert kept.loaded("me", "s-1") == (None, "its checkpoint is damaged, or somebody changed it")
+    assert kept.loaded("me", "s-1") == DAMAGED
     assert kept.all("me") == ()
 
 

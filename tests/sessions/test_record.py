@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from bridge.gate.flow import FlowState
+from bridge.gate.policy import FlowState
 from bridge.model import Loss, RunResult, SessionReport, Variable
 from bridge.render.text import session_section
-from bridge.sessions.checkpoints import Saved
+from bridge.sandbox.failure import Ending
+from bridge.sessions.checkpoints import MAX_NAME_CHARS, MAX_NAMES, Saved, losses
 from bridge.sessions.record import Holdings, Record, holdings
-from bridge.sessions.state import MAX_NAME_CHARS, MAX_NAMES, losses
 
 REPORT = SessionReport(session_id="ab" * 16, name="work", run=3, state="kept")
 RESULT = RunResult(run_id="r", status="success", summary="Success.")
@@ -81,7 +81,8 @@ def test_a_run_in_a_fresh_sandbox_is_told_what_it_begins_with(
     record = Record("ada", "work")
     record.runs = runs
     record.lose(gone)
-    assert record._start_note(saved) == note
+    state = Saved(session_id="s", name="work", run=saved) if saved else None
+    assert record._describe_start(Ending(), state)[1] == note
 
 
 def test_the_text_says_what_a_session_holds_in_a_line() -> None:

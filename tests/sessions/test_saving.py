@@ -20,10 +20,9 @@ from bridge.guest.protocol.wire import (
 )
 from bridge.model import Limits
 from bridge.rpc.channel import Channel
-from bridge.runs.program import GRACE_SECONDS, Program, save_state
-from bridge.runs.ready_sandbox import ReadySandbox
+from bridge.runs.program import GRACE_SECONDS, Program, ReadySandbox, save_state
+from bridge.sessions.checkpoints import StateParts
 from bridge.sessions.session import SAVE_SECONDS
-from bridge.sessions.state import StateParts
 from tests.fuzz.clock import run
 from tests.fuzz.hostile import HostileSandbox
 

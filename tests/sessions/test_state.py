@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bridge.guest.protocol.wire import State
 from bridge.model import Loss
-from bridge.sessions import state
-from bridge.sessions.state import MAX_NAMES, StateParts, losses
+from bridge.sessions import checkpoints
+from bridge.sessions.checkpoints import MAX_NAMES, StateParts, losses
 
 
 def part(data: bytes) -> State:
@@ -34,7 +34,7 @@ def test_no_part_is_no_state() -> None:
 def test_what_is_larger_than_the_bound_is_no_state_and_takes_no_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(state, "MAX_STATE_BYTES", 100)
+    monkeypatch.setattr(checkpoints, "MAX_STATE_BYTES", 100)
     parts = StateParts()
     parts.add(part(bytes(100)))
     assert parts.data == bytes(100)

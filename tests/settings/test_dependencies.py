@@ -9,7 +9,8 @@ import pytest
 
 from bridge.guest.protocol.distributions import normalize_name
 from bridge.settings import load, packages_dir
-from bridge.settings.dependencies import parse_dependencies
+from bridge.settings.dependencies import Dependencies
+from bridge.settings.fields import fill
 from bridge.settings.state import ROOT_PACKAGES_DIR
 from tests.settings.conftest import LoadText
 
@@ -17,14 +18,14 @@ PLACE = "config.toml: dependencies"
 
 
 def test_without_a_table_nothing_is_allowed_and_no_index_is_named() -> None:
-    found = parse_dependencies(None, PLACE)
+    found = fill(Dependencies, None, PLACE)
     assert found.allow == ()
     assert found.index == ""
 
 
 def test_entries_are_a_name_and_the_versions_it_may_have() -> None:
     table = {"allow": ["Polars", "pandas == 2.*", "types_*", "a.b>=1,<2"], "index": "~/wheels"}
-    found = parse_dependencies(table, PLACE)
+    found = fill(Dependencies, table, PLACE)
     assert [(each.name, each.versions) for each in found.allow] == [
         ("polars", ""),
         ("pandas", "== 2.*"),
@@ -37,7 +38,7 @@ def test_entries_are_a_name_and_the_versions_it_may_have() -> None:
 
 def test_an_index_is_no_directory_and_its_password_is_not_shown() -> None:
     table = {"allow": ["polars"], "index": "https://me:s3cret@example.org/simple"}
-    found = parse_dependencies(table, PLACE)
+    found = fill(Dependencies, table, PLACE)
     assert found.directory is None
     assert "s3cret" not in repr(found)
 
@@ -90,5 +91,5 @@ def test_root_keeps_packages_where_its_programs_may_read_them(
     assert packages_dir(settings) == settings.state_dir / "packages"
     monkeypatch.setattr("os.geteuid", lambda: 0)
     assert packages_dir(settings) == ROOT_PACKAGES_DIR
-    named = replace(settings, dependencies=parse_dependencies({"cache": "/srv/packages"}, PLACE))
+    named = replace(settings, dependencies=fill(Dependencies, {"cache": "/srv/packages"}, PLACE))
     assert packages_dir(named) == Path("/srv/packages")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge.settings.globs import any_matcher, covers, literal, matcher
+from bridge.settings.policy import covers, literal, matcher
 
 _TEXTS = st.text("ab*?\\\n[", max_size=10)
 _GLOBS = st.lists(st.sampled_from(["a", "b", "*", "?", "\\*", "\\?", "\\\\", "\n", "["])).filter(
@@ -73,7 +73,7 @@ def test_brackets_case_and_accents_mean_themselves() -> None:
 
 
 def test_one_of_several_globs_is_enough() -> None:
-    matches = any_matcher(("push", "git_*"))
+    matches = matcher("push", "git_*")
     assert [matches(name) for name in ("push", "git_push", "pull")] == [True, True, False]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.settings.lexical import MAX_PATH_CHARS, holds, normal, root
+from bridge.settings.parsers import MAX_PATH_CHARS, holds_path, normal_path, normal_root
 
 _STEPS = st.lists(st.sampled_from(["a", "b", "..", ".", "", "data"]), max_size=8)
 
@@ -16,7 +16,7 @@ _STEPS = st.lists(st.sampled_from(["a", "b", "..", ".", "", "data"]), max_size=8
 @given(_STEPS)
 def test_absolute_paths_are_made_normal_as_posix_does(steps: list[str]) -> None:
     path = "/" + "/".join(steps)
-    assert normal(path) == posixpath.normpath("/" + path.lstrip("/"))
+    assert normal_path(path) == posixpath.normpath("/" + path.lstrip("/"))
 
 
 @given(_STEPS)
@@ -29,7 +29,7 @@ def test_no_relative_path_leads_out_of_where_it_begins(steps: list[str]) -> None
     for step in steps:
         depth += {"..": -1, ".": 0, "": 0}.get(step, 1)
         lowest = min(lowest, depth)
-    found = normal(path)
+    found = normal_path(path)
     assert (found is None) is (lowest < 0)
     assert found is None or found == ("" if expected == "." else expected)
 
@@ -55,7 +55,7 @@ def test_no_relative_path_leads_out_of_where_it_begins(steps: list[str]) -> None
     ],
 )
 def test_what_servers_read_in_different_ways_is_not_judged(path: str) -> None:
-    assert normal(path) is None
+    assert normal_path(path) is None
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,15 @@ def test_what_servers_read_in_different_ways_is_not_judged(path: str) -> None:
 def test_a_directory_holds_itself_and_what_is_below(
     path: str, directory: str, *, expected: bool | None
 ) -> None:
-    assert holds(directory, path) is expected
+    assert holds_path(directory, path) is expected
 
 
 def test_a_directory_of_the_file_is_made_normal() -> None:
-    assert root("/srv//data/") == "/srv/data"
-    assert normal("file:///srv//data/./x") == "/srv/data/x"
-    assert root(".") == ""
-    assert root("~/x").endswith("/x")
-    assert root("~/x").startswith("/")
+    assert normal_root("/srv//data/") == "/srv/data"
+    assert normal_path("file:///srv//data/./x") == "/srv/data/x"
+    assert normal_root(".") == ""
+    assert normal_root("~/x").endswith("/x")
+    assert normal_root("~/x").startswith("/")
     for text in ("../x", "", "a\\b", "http://x"):
         with pytest.raises(ValueError, match="cannot be compared"):
-            root(text)
+            normal_root(text)

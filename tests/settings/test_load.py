@@ -9,7 +9,8 @@ import pytest
 
 from bridge.errors import SettingsError
 from bridge.model import ServerSettings
-from bridge.settings import load, parse_size, runtime_dir, unknown_variables
+from bridge.settings import load, runtime_dir, unknown_variables
+from bridge.settings.parsers import parse_size
 from tests.settings.conftest import LoadText
 
 HOME = Path("~").expanduser()

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from bridge.errors import InvalidRequestError
-from bridge.sandbox.limits import limits_for
+from bridge.sandbox.backend import limits_for
 from bridge.settings import GuardMode, Settings, load, narrow
 
 UNTRUSTED = """

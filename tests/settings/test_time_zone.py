@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.settings.time_zone import time_zone
+from bridge.settings.state import time_zone
 
 
 @pytest.mark.parametrize(

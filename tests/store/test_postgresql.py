@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.errors import ArtifactStoreError
 from bridge.gate.pins import Pins
 from bridge.model import Tool
@@ -76,12 +76,12 @@ def test_bridges_take_turns_whatever_the_server_s_and_their_roles_settings_are(
 SAME = """
 import sys
 from pathlib import Path
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import ArtifactStore, RunArtifacts
 from tests.postgresql import store_at
 kept = ArtifactStore(store_at(Path(sys.argv[1])), total_bytes=10**8, run_bytes=10**8, days=7)
 for number in range(30):
     data = b"%d " % (number % 3) * 400_000
-    artifact = kept.of_run("me", "run").add("same", data)
+    artifact = RunArtifacts(kept, "me", "run").add("same", data)
     assert kept.read("me", artifact.uri) == data
     kept.remove("me", artifact.uri)
 """
@@ -141,7 +141,7 @@ def test_a_server_that_ends_is_an_error_with_a_remedy_and_is_used_again_when_it_
         assert caught.value.errno == errno.ENOTCONN
         assert "MCP_BRIDGE_STORE" in caught.value.remedy
     with pytest.raises(ArtifactStoreError, match="cannot be reached") as refused:
-        artifacts_at(store).of_run("me", "run").add("x", b"x")
+        RunArtifacts(artifacts_at(store), "me", "run").add("x", b"x")
     assert "MCP_BRIDGE_STORE" in refused.value.remedy
     own_server.start()
     # What did not wait for the disk may be gone; the tables are not.
@@ -189,7 +189,7 @@ def test_a_database_without_an_encoding_has_every_text(tmp_path: Path, postgresq
         )
     store = ServerStore(tmp_path, ServerUrl(postgresql.url(database="plain")))
     kept = artifacts_at(store)
-    artifact = kept.of_run("me", "run").add("übersicht.txt", b"x")
+    artifact = RunArtifacts(kept, "me", "run").add("übersicht.txt", b"x")
     assert (artifact.name, kept.find_all("me")) == ("übersicht.txt", (artifact,))
     store.close()
 
@@ -197,7 +197,7 @@ def test_a_database_without_an_encoding_has_every_text(tmp_path: Path, postgresq
 def test_an_interrupted_upload_is_removed_when_the_store_is_tidied(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     kept = artifacts_at(store)
-    stays = kept.of_run("me", "run").add("stays", b"s" * 2_500_000)
+    stays = RunArtifacts(kept, "me", "run").add("stays", b"s" * 2_500_000)
     unfinished = store.blobs.begin()
     unfinished.write(b"never named")
     store.blobs.prepare(unfinished, "f" * 64)
@@ -212,7 +212,7 @@ EVERYTHING = """
 import sys
 from pathlib import Path
 import anyio
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.gate.pins import Pins
 from bridge.model import Tool
 from bridge.sessions.checkpoints import Checkpoints, Saved
@@ -224,7 +224,7 @@ async def main(me):
     kept = ArtifactStore(store, total_bytes=10**8, run_bytes=10**8, days=7)
     memories, pins, sessions = Memories(store, "me"), Pins(store), Checkpoints(store, days=7)
     for number in range(15):
-        kept.of_run("me", f"run-{me}").add(f"{number}", b"%d" % number * 1000)
+        RunArtifacts(kept, "me", f"run-{me}").add(f"{number}", b"%d" % number * 1000)
         while True:
             before = memories.get("n")
             after = (before.revision, before.value + 1) if before else ("", 1)
@@ -313,10 +313,10 @@ def test_what_there_is_no_room_for_does_not_stay_on_the_server(tmp_path: Path) -
     store = store_at(tmp_path)
     kept = ArtifactStore(store, total_bytes=1_000, run_bytes=1_000, days=7)
     for number in range(3):
-        kept.of_run("you", f"run{number}").add("x", b"%d" % number * 330)
+        RunArtifacts(kept, "you", f"run{number}").add("x", b"%d" % number * 330)
     before = store.blobs.all()
     with raises_code("artifact_quota"):
-        kept.of_run("me", "run").add("x", b"y" * 990)
+        RunArtifacts(kept, "me", "run").add("x", b"y" * 990)
     assert store.blobs.all() == before
 
 
@@ -324,7 +324,7 @@ def test_a_server_that_ends_while_a_content_is_read_is_the_store_s_error(
     tmp_path: Path, own_server: Server
 ) -> None:
     kept = artifacts_at(ServerStore(tmp_path, ServerUrl(own_server.url())))
-    artifact = kept.of_run("me", "run").add("x", b"x" * 3_000_000)
+    artifact = RunArtifacts(kept, "me", "run").add("x", b"x" * 3_000_000)
 
     def read() -> None:
         with kept.opened("me", artifact.uri) as content:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.store import ServerUrl, StoreError
 from bridge.store.postgresql import ServerStore
 from tests.certificates import certify
@@ -104,7 +104,7 @@ def test_bridges_behind_a_pooler_by_transaction_take_turns_and_lose_nothing(
             asked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
             assert connection.execute(asked).fetchone() == (0,)
         kept_by = [ArtifactStore(s, total_bytes=10**8, run_bytes=10**8, days=7) for s in stores]
-        artifact = kept_by[0].of_run("me", "run").add("x", b"x" * 3_000_000)
+        artifact = RunArtifacts(kept_by[0], "me", "run").add("x", b"x" * 3_000_000)
         with kept_by[2].opened("me", artifact.uri) as content:
             put(stores[1], "m")
             assert content.read(2_999_990, 10) == b"x" * 10

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.store import owner_digest
+from bridge.model import owner_digest
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
 DIGESTS = [f"{number:064x}" for number in range(6)]

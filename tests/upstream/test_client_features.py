@@ -18,8 +18,8 @@ from mcp.types import (
 )
 from opentelemetry.context import get_current
 
-from bridge.clock import Clock
 from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError
+from bridge.event_loop import Clock
 from bridge.model import Json
 from bridge.upstream import client_features as asking
 from bridge.upstream.client_features import (

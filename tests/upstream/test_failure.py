@@ -10,6 +10,7 @@ from dataclasses import replace
 import httpx2
 import pytest
 from mcp import MCPError
+from mcp.shared._httpx_utils import next_request_within_origin
 
 from bridge.errors import (
     LoginRequiredError,
@@ -26,9 +27,7 @@ from bridge.upstream.failure import (
     start_error,
     unauthorized_error,
 )
-from bridge.upstream.http import may_redirect
-from bridge.upstream.refusal import Refusal, refusal_of
-from bridge.upstream.transport import Endpoint
+from bridge.upstream.transport import Endpoint, Refusal, refusal_of
 
 SPEC = ServerSpec(
     name="s",
@@ -89,7 +88,9 @@ def test_a_closed_connection_is_recognized_by_its_text(message: str, code: str) 
 )
 def test_redirect_origin(sent: tuple[str, str], following: tuple[str, str], followed: bool) -> None:
     """Headers often hold a secret, and a post that became a get has lost its message."""
-    assert may_redirect(httpx2.Request(*sent), httpx2.Request(*following)) is followed
+    response = httpx2.Response(307, request=httpx2.Request(*sent))
+    response.next_request = httpx2.Request(*following)
+    assert (next_request_within_origin(response) is not None) is followed
 
 
 PLAIN = replace(SPEC, url="https://example.test/mcp")

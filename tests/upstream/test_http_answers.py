@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from bridge.errors import ToolCallError, UpstreamError
-from bridge.gate.decision import outcome_after
+from bridge.gate.journal import outcome_after
 from bridge.model import MEBIBYTE, ServerSpec, Source
 from bridge.upstream.http import CappedClient, HttpEndpoint, _EventStream
 from tests.upstream.odd_web import Answer, OddWeb, error, rpc

@@ -16,7 +16,6 @@ import pytest
 
 from bridge.errors import ServerStartError
 from bridge.model import ServerSpec
-from bridge.upstream.installation import broken_cache, installs_packages
 from bridge.upstream.launch import label_container
 from bridge.upstream.process import (
     KEPT_VARIABLE,
@@ -24,6 +23,8 @@ from bridge.upstream.process import (
     ProcessStat,
     _orphan_pids,
     _tree,
+    broken_cache,
+    installs_packages,
     new_tag,
     parse_stat,
     reap_orphans,

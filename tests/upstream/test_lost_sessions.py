@@ -17,7 +17,7 @@ from bridge.errors import (
     ToolCallError,
     UpstreamError,
 )
-from bridge.gate.decision import Outcome, outcome_after
+from bridge.gate.journal import Outcome, outcome_after
 from bridge.model import Transport
 from bridge.upstream.connection import Connection
 from bridge.upstream.pool import Pool
@@ -336,10 +336,10 @@ async def test_a_cancelled_request_leaves_the_session_to_the_next(rig: Rig) -> N
 
 async def test_cancelling_the_owner_task_at_any_await_leaves_no_process(rig: Rig) -> None:
     for cancel in cancellations(rig, 5):
-        connection = Connection(rig.raw(), rig.pool(start_timeout=PATIENCE_SECONDS))
+        connection = Connection(rig.raw(), rig.pool(start_timeout=PATIENCE_SECONDS), None, print)
         async with anyio.create_task_group() as tg:
             tg.start_soon(_stop_when_ready, connection)
-            await cancel(connection.serve(None))
+            await cancel(connection.serve())
         assert connection.ended.is_set()
         assert connection.client is not None or connection.failure is not None
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bridge.model import MEBIBYTE
-from bridge.upstream import server_log
-from bridge.upstream.server_log import ServerLog, log_path
+from bridge.upstream import stdio as server_log
+from bridge.upstream.stdio import ServerLog, log_path
 
 
 def test_each_name_gives_a_file_of_its_own_in_the_directory(tmp_path: Path) -> None:

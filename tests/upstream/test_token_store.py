@@ -165,7 +165,7 @@ async def test_an_unsafe_file_is_not_used(store: TokenStore, spoil: str) -> None
 async def test_a_directory_that_is_a_link_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "logins").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(TokenStoreError, match="not a directory of this user"):
+    with pytest.raises(TokenStoreError, match="is a link or no directory"):
         await TokenStore(tmp_path / "logins").save(KEY, RECORD)
 
 

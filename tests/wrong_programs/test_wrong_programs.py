@@ -11,9 +11,9 @@ from pathlib import Path
 
 from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.parsing import Unread, parse
+from bridge.catalog.program.parsing import parse
 from bridge.catalog.program.survey import Survey
-from bridge.model import Tool
+from bridge.model import Finding, Tool
 from tests.golden_texts import assert_golden
 
 HERE = Path(__file__).parent
@@ -137,7 +137,7 @@ return me
 
 def told(code: str) -> list[str]:
     tree = parse(code)
-    assert not isinstance(tree, Unread)
+    assert not isinstance(tree, Finding)
     return [
         str(one) for one in check_program(Survey(tree), [FORGE], {"git-forge": "git_forge"}).certain
     ]

@@ -8,16 +8,18 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from bridge.catalog.entries import ServerEntry, call_signature
 from bridge.catalog.program.guard import NOTHING, Verdict
-from bridge.catalog.program.parsing import SYNTAX, Unread, lines_of
-from bridge.catalog.program.survey import Survey
-from bridge.catalog.program.symbols import BUILTINS, HELPERS, OWN_GLOBALS, RUNTIME_TYPES
-from bridge.catalog.prose import clip, one_line
+from bridge.catalog.program.parsing import SYNTAX, lines_of
+from bridge.catalog.program.survey import BUILTINS, Survey
+from bridge.catalog.program.symbols import HELPERS, RUNTIME_TYPES
+from bridge.guest.protocol.helpers import OWN_GLOBALS
 from bridge.guest.schema.binding import Wrong
 from bridge.guest.schema.names import NAME_CHARS, nearest
+from bridge.model import Finding
+from bridge.text import clip, list_names, one_line
 
 SIGNATURE = " Signature: "
 """Separates the problem with a call from the call's signature."""
@@ -86,9 +88,8 @@ _BY_LINE = tuple(
 )
 
 
-def explain_syntax(code: str, why: Unread) -> Verdict:
+def explain_syntax(code: str, finding: Finding) -> Verdict:
     """Return a note on a program without a tree; the sandbox's Python decides on it."""
-    finding = why.finding
     if finding.rule != SYNTAX:
         return NOTHING
     lines, problem = lines_of(code), finding.message
@@ -130,7 +131,7 @@ def no_tool(server: ServerEntry, name: str, *, by_name: bool = False) -> str:
         meant = near if by_name else call_signature(server.alias, names[near])
         hint = f" Did you mean `{meant}`?"
     if not near or (len(names) <= 6 and not by_name):
-        hint += f" Tools: {list_names([*names])}."
+        hint += f" Tools: {list_tools(names)}."
     owner = f"the server {quote(server.name)}" if by_name else f"`mcp_{server.alias}`"
     return f"{owner} has no tool {quote(name)}.{hint}"
 
@@ -156,6 +157,5 @@ def quote(name: str) -> str:
     return f"`{one_line(name, NAME_CHARS)}`"
 
 
-def list_names(names: Sequence[str]) -> str:
-    shown = ", ".join(clip(name, NAME_CHARS) for name in names[:12]) or "none"
-    return f"{shown} and {len(names) - 12} more" if names[12:] else shown
+def list_tools(names: Iterable[str]) -> str:
+    return list_names([clip(name, NAME_CHARS) for name in names]) or "none"

@@ -17,29 +17,22 @@ from types import CoroutineType
 from typing import Any
 
 from bridge.catalog.entries import ServerEntry, call_signature
-from bridge.catalog.program.advice import (
-    list_names,
-    no_helper,
-    no_tool,
-    quote,
-    undefined_name,
-    wrong_argument,
-)
+from bridge.catalog.program import advice
+from bridge.catalog.program.advice import quote
 from bridge.catalog.program.guard import Report, Verdict
 from bridge.catalog.program.parsing import AWAIT, Edit
 from bridge.catalog.program.references import CallReader, CallText, helper_parameters
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import (
-    BUILTINS,
     BY_NAME,
     DATA_BUILTINS,
     DATA_MEMBERS,
-    OWN_GLOBALS,
     SHOWING,
     Kind,
     Symbol,
     SymbolResolver,
 )
+from bridge.guest.protocol.helpers import OWN_GLOBALS
 from bridge.guest.schema.binding import Parameters
 from bridge.model import Finding, Severity
 
@@ -50,12 +43,7 @@ def check_program(
     aliases: Mapping[str, str],
     more_names: bool = False,
 ) -> Verdict:
-    """Return the preflight's verdict on a program.
-
-    Args:
-        servers: The servers of the run; those whose tools are known count.
-        more_names: Whether it may use names that it does not bind, as in a session.
-    """
+    """Return the preflight's verdict on a program; `more_names` if a session has others."""
     return _Preflight(survey, servers, frozenset(aliases.values()), more_names).verdict()
 
 
@@ -153,21 +141,19 @@ class _Preflight:
     def _check_names(self) -> None:
         """Report names that nothing binds; `references` reports those with `mcp_`."""
         survey = self._survey
-        known = survey.names | survey.made | BUILTINS | OWN_GLOBALS | survey.given.keys()
+        known = OWN_GLOBALS | survey.given.keys()
         last = survey.tree.body[-1] if survey.tree.body else None
         answer = getattr(getattr(last, "value", None), "func", None)
         seen: set[str] = set()
-        for node, context in survey.each(ast.Name):
+        for node, context in survey.free:
             name = node.id
-            if name in known or name in seen or not isinstance(node.ctx, ast.Load):
-                continue
-            if name.startswith(("__", "mcp_")):
+            if context.dead or name in known or name in seen or name.startswith(("__", "mcp_")):
                 continue
             severity = "note" if survey.stars else survey.raises(context, "NameError")
             if severity == "deny":
                 # Report each name once, but again if the first report was not certain.
                 seen.add(name)
-            message = partial(undefined_name, node, survey, self._aliases)
+            message = partial(advice.undefined_name, node, survey, self._aliases)
             is_answer = name == "final_answer" and node is answer
             edits = (Edit("answer", node),) if is_answer else ()
             self._report.add(node, "undefined-name", severity, message, edits)
@@ -209,13 +195,13 @@ class _Preflight:
         name, server = symbol.name, symbol.server
         severity = self._survey.raises(context, raised)
         if server is None:
-            self._report.add(node, "unknown-helper", severity, partial(no_helper, name))
+            self._report.add(node, "unknown-helper", severity, partial(advice.no_helper, name))
             return
         looked_for = name in self._survey.words and raised != "MissingKeyError"
         if looked_for or self._introspects or self._may_appear(server, node):
             # The program checks whether the tool exists, or adds the tool.
             severity = "note"
-        self._report.add(node, "unknown-tool", severity, partial(no_tool, server, name))
+        self._report.add(node, "unknown-tool", severity, partial(advice.no_tool, server, name))
 
     def _may_appear(self, server: ServerEntry, node: ast.expr | ast.stmt) -> bool:
         called = self._called.get(server.name)
@@ -232,7 +218,7 @@ class _Preflight:
             message = (
                 f"{quote(symbol.name)} is a server and cannot be called; call one of its tools: "
                 f"`await {symbol.name}.<tool>(...)`. Tools: "
-                f"{list_names([entry.alias for entry in symbol.server.tools])}"
+                f"{advice.list_tools(entry.alias for entry in symbol.server.tools)}"
             )
             severity = self._survey.raises(context, "TypeError")
             self._report.add(node, "not-a-tool", severity, message)
@@ -263,7 +249,7 @@ class _Preflight:
             severity = "note"
         if call.entry is None:
             severity = "note" if self._may_appear(call.server, node) else severity
-            message = partial(no_tool, call.server, call.tool, by_name=True)
+            message = partial(advice.no_tool, call.server, call.tool, by_name=True)
             self._report.add(node, "unknown-tool", severity, message)
         self._called.setdefault(call.server.name, (node.lineno, node.col_offset))
         if call.entry is not None and call.given is not None:
@@ -296,7 +282,7 @@ class _Preflight:
         optional = label.rpartition(".")[2] in BY_NAME or given.may_be_all(parameters)
         for one in wrong:
             if one.rule != "missing-argument" or not optional:
-                words = partial(wrong_argument, label, one, signature)
+                words = partial(advice.wrong_argument, label, one, signature)
                 self._report.add(keywords.get(one.name, node), one.rule, severity, words)
 
     def _expression(self, node: ast.Expr, context: Context) -> None:

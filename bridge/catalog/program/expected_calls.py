@@ -14,10 +14,9 @@ from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.program.references import COMPUTED, CallReader, CallText
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import BY_NAME, Kind, Symbol, SymbolResolver
-from bridge.catalog.prose import clip
 from bridge.guest.protocol.placeholders import WHOLE
 from bridge.model import Json, Tool
-from bridge.text import valid_text
+from bridge.text import clip, valid_text
 
 READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
@@ -34,27 +33,18 @@ _CALLING = {*BY_NAME, *_REQUESTS, "complete"}
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedCall:
-    """One call in a program's text.
-
-    Attributes:
-        tool: The tool's own name, or `READ_RESOURCE` or `GET_PROMPT`.
-        unseen: Names of the arguments that are computed.
-        open: Whether there may be arguments of any name.
-        definition: None if the server has no such tool or its tools are unknown.
-        loops: First lines of the enclosing loops, outermost first.
-        deferred: Whether it is inside a function or generator, and so is made at another time.
-    """
+    """One call in a program's text."""
 
     line: int
     column: int
     server: str
-    tool: str
+    tool: str  # The tool's own name, or `READ_RESOURCE` or `GET_PROMPT`.
     arguments: Mapping[str, Json] = field(default_factory=dict)
-    unseen: tuple[str, ...] = ()
-    open: bool = False
-    definition: Tool | None = None
-    loops: tuple[int, ...] = ()
-    deferred: bool = False
+    unseen: tuple[str, ...] = ()  # Names of the arguments that are computed.
+    open: bool = False  # Whether there may be arguments of any name.
+    definition: Tool | None = None  # None if the server has no such tool, or is unknown.
+    loops: tuple[int, ...] = ()  # First lines of the enclosing loops, outermost first.
+    deferred: bool = False  # Whether a function or generator makes it, at another time.
 
     def may_follow(self, other: ExpectedCall) -> bool:
         if self.deferred or other.deferred or set(self.loops) & set(other.loops):

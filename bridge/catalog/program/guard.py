@@ -17,9 +17,8 @@ from typing import Any
 from bridge.catalog.program.parsing import Edit, plainly
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import IMPORTERS, SymbolResolver
-from bridge.catalog.prose import clip
 from bridge.model import Finding, FindingSource, Severity
-from bridge.text import valid_text
+from bridge.text import clip, valid_text
 
 MAX_FINDINGS = 25
 """Findings of each severity; a program may have any number of mistakes."""
@@ -27,15 +26,11 @@ MAX_FINDINGS = 25
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The findings of the guard, or of the preflight, in the order of the lines.
-
-    Attributes:
-        omitted: Number of findings left out.
-        edits: The fixes of all that stops the program; empty if one has no known fix.
-    """
+    """The findings of the guard, or of the preflight, in the order of the lines."""
 
     findings: tuple[Finding, ...] = ()
-    omitted: int = 0
+    omitted: int = 0  # Number of findings left out.
+    # The fixes of all that stops the program; empty if one has no known fix.
     edits: tuple[Edit, ...] = ()
 
     @property
@@ -243,8 +238,7 @@ _TAILS = frozenset(name.rpartition(".")[2] for name in REFERENCES)
 def check(survey: Survey, denied: Sequence[str] = ()) -> Verdict:
     """Return the guard's verdict on a program. May run in any thread.
 
-    Args:
-        denied: Modules, functions, attributes (".name") and paths that the settings deny too.
+    The settings deny the modules, functions, attributes (".name") and paths in `denied` too.
     """
     guard = _Guard(survey, denied)
     for rule, *kinds in _RULES:

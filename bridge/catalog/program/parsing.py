@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from bridge.catalog.program.survey import Survey
-from bridge.catalog.prose import clip
 from bridge.errors import InvalidRequestError
 from bridge.model import Finding, RunRequest
+from bridge.text import clip
 
 MAX_SCANNED_CHARS = 128 * 1024
 """Longest program that is parsed; it takes a second, and a program chooses its length."""
@@ -40,12 +40,7 @@ TOO_DEEP = "too-deep"
 TOO_LONG = "too-long"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unread:
-    finding: Finding
-
-
-def parse(code: str) -> ast.Module | Unread:
+def parse(code: str) -> ast.Module | Finding:
     """Return a program's tree, or the reason why there is none.
 
     Call it in the event loop's thread: it turns warnings off for the whole process. The tree is not
@@ -56,11 +51,11 @@ def parse(code: str) -> ast.Module | Unread:
             f"the program has {len(code):,} characters, and only {MAX_SCANNED_CHARS:,} can be "
             "checked; load data with tool calls instead of writing it into the program"
         )
-        return _unread(TOO_LONG, message)
+        return Finding(line=0, rule=TOO_LONG, message=message)
     braces = code.count("{")
     if braces > MAX_BRACES and _F_STRING.search(code):
         message = f'the program has f-strings and "{{" {braces:,} times, more than {MAX_BRACES:,}'
-        return _unread(TOO_LONG, message)
+        return Finding(line=0, rule=TOO_LONG, message=message)
     source = code.removeprefix("\ufeff")
     try:
         with warnings.catch_warnings():
@@ -84,7 +79,7 @@ def parse(code: str) -> ast.Module | Unread:
         return _syntax(str(error), 0, 0)
     except (RecursionError, MemoryError):
         message = "the program is nested too deeply to be checked; split up its expressions"
-        return _unread(TOO_DEEP, message)
+        return Finding(line=0, rule=TOO_DEEP, message=message)
 
 
 def _compile(source: str) -> ast.Module:
@@ -94,15 +89,11 @@ def _compile(source: str) -> ast.Module:
     return tree
 
 
-def _unread(rule: str, message: str, line: int = 0, column: int = 0) -> Unread:
-    return Unread(finding=Finding(line=line, column=column, rule=rule, message=message))
-
-
-def _syntax(message: str | None, line: int | None, column: int | None) -> Unread:
+def _syntax(message: str | None, line: int | None, column: int | None) -> Finding:
     reason = plainly(message or "not Python", 200)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     text = f"syntax error: {reason}, as Python {version} reads it"
-    return _unread(SYNTAX, text, max(line or 0, 0), max(column or 0, 0))
+    return Finding(line=max(line or 0, 0), column=max(column or 0, 0), rule=SYNTAX, message=text)
 
 
 def plainly(text: str, size: int) -> str:
@@ -132,10 +123,9 @@ _WORDS = {
 class Edit:
     """A change at one node.
 
-    Attributes:
-        kind: `AWAIT`: await a call; "plain", "bare": remove the node's `await` or `async`;
-            "asynchronous": make a function asynchronous; "value", "answer": make a `return` or a
-            `final_answer` its value; "star": unpack a list.
+    The kind `AWAIT` awaits a call. "plain" and "bare" remove the node's `await` or `async`,
+    "asynchronous" makes a function asynchronous, and "star" unpacks a list. "value" and "answer"
+    make a `return` or a `final_answer` its value.
     """
 
     kind: str
@@ -326,7 +316,7 @@ class ReadProgram:
     """A parsed program; `read_as` has the repairs in words, or is empty."""
 
     code: str
-    tree: ast.Module | Unread
+    tree: ast.Module | Finding
     read_as: str = ""
 
     @property
@@ -340,15 +330,14 @@ class ReadProgram:
 def read_program(code: str, python: Callable[[], str] = str) -> ReadProgram:
     """Return a program, repaired if its text as given does not parse and a repaired one does.
 
-    Args:
-        python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
+    `python` returns the sandbox's Python version, as "3.11"; empty if it is unknown.
     """
     tree = parse(code)
     if (inside := _inside(code, tree)) is not None:
         read = read_program(inside[0], python)
         return dataclasses.replace(read, read_as="; ".join(filter(None, (inside[1], read.read_as))))
     read = ReadProgram(code=code, tree=tree)
-    if isinstance(tree, Unread):
+    if isinstance(tree, Finding):
         read = _repair(code, tree)
         if read.read_as == _F_STRINGS and python() not in {"", *_OLDER}:
             # Only this Python is too old for it.
@@ -360,9 +349,9 @@ def read_program(code: str, python: Callable[[], str] = str) -> ReadProgram:
     return read
 
 
-def _repair(code: str, why: Unread) -> ReadProgram:
+def _repair(code: str, why: Finding) -> ReadProgram:
     left = ATTEMPTED_CHARS
-    if why.finding.rule != SYNTAX or len(code) > left:
+    if why.rule != SYNTAX or len(code) > left:
         return ReadProgram(code=code, tree=why)
     level: dict[str, tuple[str, ...]] = {code: ()}
     seen = {code}
@@ -407,7 +396,7 @@ def _argument(code: str) -> tuple[str, str] | None:
     return inner, f"{words}, without {others}" if others else words
 
 
-def _inside(code: str, tree: ast.Module | Unread) -> tuple[str, str] | None:
+def _inside(code: str, tree: ast.Module | Finding) -> tuple[str, str] | None:
     if isinstance(tree, ast.Module) and tree.body:
         match tree.body[0]:
             case ast.Expr(value=ast.Constant(value=str() as text)) if len(tree.body) == 1:

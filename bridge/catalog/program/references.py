@@ -17,16 +17,14 @@ from functools import cached_property
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.program.survey import Context, Survey, last_name
 from bridge.catalog.program.symbols import (
-    BUILTINS,
     BY_NAME,
     HELPERS,
-    OWN_GLOBALS,
     Helper,
     Kind,
     Symbol,
     SymbolResolver,
 )
-from bridge.catalog.prose import clip
+from bridge.guest.protocol.helpers import OWN_GLOBALS
 from bridge.guest.protocol.placeholders import WHOLE
 from bridge.guest.schema.binding import Parameters
 from bridge.guest.schema.names import (
@@ -37,7 +35,7 @@ from bridge.guest.schema.names import (
     split_target,
 )
 from bridge.model import Json
-from bridge.text import valid_text
+from bridge.text import clip, valid_text
 
 STDLIB = frozenset(sys.stdlib_module_names)
 
@@ -101,8 +99,7 @@ _CATCHES = frozenset({"NameError", "Exception", "BaseException", "*"})
 class NameTable:
     """The names of servers, of their tools where these are known, and of helpers.
 
-    Args:
-        listed: Names of servers that the request lists; of two servers with a tool, these count.
+    Of two servers with a tool, the one counts that the request lists.
     """
 
     def __init__(self, servers: Iterable[ServerEntry], listed: Iterable[str] = ()) -> None:
@@ -184,8 +181,7 @@ class NameTable:
             if "." in path:
                 meanings[text] = path
         imports: defaultdict[str, set[str]] = defaultdict(set)
-        known = survey.names | survey.made | BUILTINS
-        for node in (n for n, _ in survey.every(ast.Name) if n.id not in known):
+        for node, _ in survey.free:
             imports[node.id].add(asked.get(id(node), ""))
         lines = {name: import_for(name, attributes) for name, attributes in imports.items()}
         return {**meanings, **{name: line for name, line in lines.items() if line}}
@@ -195,12 +191,10 @@ class NameTable:
 
         Names of the standard library are missing imports; one whose error is caught is tried out.
         """
-        known = survey.names | survey.made | BUILTINS | OWN_GLOBALS
-        known |= {f"{PREFIX}{alias}" for alias in self.aliases.values()}
-        known |= {n.id for n, at in survey.every(ast.Name) if not _CATCHES.isdisjoint(at.caught)}
-        for node, _ in survey.every(ast.Name):
-            name = node.id
-            if name not in known and isinstance(node.ctx, ast.Load) and not import_for(name):
+        known = {f"{PREFIX}{alias}" for alias in self.aliases.values()} | OWN_GLOBALS
+        known |= {node.id for node, at in survey.free if not _CATCHES.isdisjoint(at.caught)}
+        for node, _ in survey.free:
+            if node.id not in known and not import_for(node.id):
                 yield node
 
     def depends_on_tools(self, survey: Survey) -> bool:
@@ -252,19 +246,13 @@ def helper_parameters(helper: Helper) -> Parameters:
 
 @dataclass(frozen=True, kw_only=True)
 class CallText:
-    """The arguments of a call, as far as the program's text shows them.
+    """The arguments of a call, as far as the program's text shows them."""
 
-    Attributes:
-        args: Empty if the call unpacks a list.
-        starred, unpacked: Whether the call unpacks a list or dict that the text does not show.
-        scalar: Whether the first argument is certainly no dict.
-    """
-
-    args: Sequence[Json] = ()
+    args: Sequence[Json] = ()  # Empty if the call unpacks a list.
     kwargs: Mapping[str, Json]
-    starred: bool = False
-    unpacked: bool = False
-    scalar: bool = False
+    starred: bool = False  # Whether it unpacks a list that the text does not show.
+    unpacked: bool = False  # Whether it unpacks a dict that the text does not show.
+    scalar: bool = False  # Whether the first argument is certainly no dict.
 
     def may_be_all(self, parameters: Parameters) -> bool:
         """Whether there are arguments that the text does not show: unpacked, or in one dict."""
@@ -274,19 +262,13 @@ class CallText:
 
 @dataclass(frozen=True, kw_only=True)
 class HelperCall:
-    """A call of a helper for a server.
+    """A call of a helper for a server."""
 
-    Attributes:
-        values: The arguments by the helper's own names.
-        server: None if it is computed, or there is none of that name.
-        given: The tool's arguments; None if the text does not show a dict.
-    """
-
-    values: Mapping[str, Json]
-    server: ServerEntry | None = None
+    values: Mapping[str, Json]  # The arguments by the helper's own names.
+    server: ServerEntry | None = None  # None if it is computed or does not exist.
     tool: str | None = None
     entry: ToolEntry | None = None
-    given: CallText | None = None
+    given: CallText | None = None  # The tool's arguments; None if the text shows no dict.
 
 
 class CallReader:
@@ -405,30 +387,19 @@ Reach = Mapping[str, frozenset[str] | None]
 
 @dataclass(frozen=True, kw_only=True)
 class References:
-    """The servers that a program refers to, in the order of appearance.
-
-    Attributes:
-        unknown: Names that no server has, each with a message.
-        dynamic: Whether the program also uses all servers, as in `list(mcp_servers)`.
-        mentioned: Servers named in its strings, if it chooses servers by computed names.
-        reach: The tools that it can reach; None if unknown.
-    """
+    """The servers that a program refers to, in the order of appearance."""
 
     servers: tuple[str, ...] = ()
-    unknown: Mapping[str, str] = field(default_factory=dict)
-    dynamic: bool = False
-    mentioned: tuple[str, ...] = ()
-    reach: Reach | None = field(default=None, compare=False)
+    unknown: Mapping[str, str] = field(default_factory=dict)  # Wrong names, each with a message.
+    dynamic: bool = False  # Whether it also uses all servers, as in `list(mcp_servers)`.
+    mentioned: tuple[str, ...] = ()  # Those in its strings, if it chooses by computed names.
+    reach: Reach | None = field(default=None, compare=False)  # None if it may reach any tool.
 
 
 def references(
     survey: Survey, aliases: Mapping[str, str], *, more_names: bool = False
 ) -> References:
-    """Return the servers that a program names.
-
-    Args:
-        more_names: Whether it may use names that it does not bind, as in a session.
-    """
+    """Return the servers that a program names; `more_names` if it may use names of a session."""
     return _ReferenceReader(survey, aliases).read(more_names=more_names)
 
 
@@ -551,11 +522,7 @@ _TELLTALES = ("__", "mcp", "MCP_", "runtime", "globals")
 
 
 def _reach(survey: Survey, names: dict[str, str]) -> Reach | None:
-    """Return the attributes of servers that the program can reach.
-
-    Args:
-        names: The servers by their objects' names.
-    """
+    """Return the attributes that the program can reach of the servers, by their objects' names."""
     paths = {name: path.split(".") for name, path in survey.given.items()}
     owners = names | {name: names[path[0]] for name, path in paths.items() if path[0] in names}
     used: dict[str, set[str]] = {}

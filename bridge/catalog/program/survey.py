@@ -21,6 +21,16 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Bound = ast.expr | Function | str | None
 """The value of a name: an expression, a function or a dotted module; None if unknown."""
 
+_OTHER_BUILTINS = frozenset(
+    """
+    BaseExceptionGroup EncodingWarning ExceptionGroup ImportCycleError PythonFinalizationError
+    basestring frozendict long raw_input sentinel unichr
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+BUILTINS = frozenset(dir(builtins)) | _OTHER_BUILTINS | {"display"}
+"""The builtins of this interpreter, of newer ones in the sandbox, and of the guest. Programs that
+support Python 2 name its builtins."""
+
 EVERYTHING = frozenset({"*"})
 
 NOTHING: frozenset[str] = frozenset()
@@ -45,19 +55,14 @@ _TRICK_MODULES = frozenset({"builtins", "code", "gc", "importlib", "runpy", "uni
 
 @dataclass(eq=False)
 class Scope:
-    """One namespace.
+    """A namespace in a program's source, with the names that the source binds in it."""
 
-    Attributes:
-        kind: "module", "function", "class" or "comprehension".
-        generator: Whether the function yields, or a comprehension is a generator.
-        outside: Names declared `global` or `nonlocal`, with the scope that they belong to.
-    """
-
-    kind: str
+    kind: str  # "module", "function", "class" or "comprehension".
     parent: Scope | None = None
     node: Function | None = None
     bound: dict[str, list[tuple[Bound, Context]]] = field(default_factory=dict)
-    generator: bool = False
+    generator: bool = False  # Whether the function yields, or a comprehension is a generator.
+    # Names declared `global` or `nonlocal`, with the scope that they belong to.
     outside: dict[str, Scope] = field(default_factory=dict)
 
     def chain(self) -> Iterator[Scope]:
@@ -80,19 +85,13 @@ class Scope:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """The surroundings of a node.
-
-    Attributes:
-        caught: Names of exceptions that do not end the program when raised here.
-        dead: Whether the node is never reached, or is an annotation.
-        loops: First lines of the enclosing loops, outermost first.
-    """
+    """The surroundings of a node."""
 
     scope: Scope
-    caught: frozenset[str] = NOTHING
-    dead: bool = False
-    last: bool = False
-    loops: tuple[int, ...] = ()
+    caught: frozenset[str] = NOTHING  # Exceptions that do not end the program when raised here.
+    dead: bool = False  # Whether the node is never reached, or is an annotation.
+    last: bool = False  # Whether it belongs to the program's last statement.
+    loops: tuple[int, ...] = ()  # First lines of the enclosing loops, outermost first.
 
     def inside(
         self,
@@ -111,14 +110,10 @@ class Context:
 
 
 class Survey:
-    """The nodes, scopes and bindings of one program.
-
-    Attributes:
-        given: Names that the run gives the program in addition to the usual ones, with what they
-            mean; see `NameTable.resolve`.
-    """
+    """The nodes, scopes and bindings of one program."""
 
     def __init__(self, tree: ast.Module) -> None:
+        # More names that the run gives the program, with their meanings; see `NameTable.resolve`.
         self.given: Mapping[str, str] = {}
         self.tree = tree
         self.root = Scope(kind="module")
@@ -164,9 +159,11 @@ class Survey:
         return () if owner is None else owner.bound[name]
 
     @cached_property
-    def made(self) -> set[str]:
-        """Names that it may define as attributes, or by their texts as in `globals()["x"]`."""
-        return self.stored | (self.words if self.tricky else set())
+    def free(self) -> list[tuple[ast.Name, Context]]:
+        """The uses of names that are no builtins and that the program does not seem to define."""
+        # It may define names as attributes, or by their texts as in `globals()["x"]`.
+        known = self.names | self.stored | (self.words if self.tricky else set()) | BUILTINS
+        return [use for use in self.every(ast.Name) if use[0].id not in known]
 
     @cached_property
     def read_names(self) -> frozenset[str]:
@@ -174,11 +171,7 @@ class Survey:
         return frozenset(node.id for node, _ in names if isinstance(node.ctx, ast.Load))
 
     def raises(self, context: Context, kind: str, *, later: bool = False) -> Severity:
-        """Return the severity of a mistake that raises the exception `kind`.
-
-        Args:
-            later: Whether it is raised at an `await` elsewhere, which may be anywhere.
-        """
+        """Return the severity of a mistake that raises `kind`; `later` at any other `await`."""
         caught = context.caught
         if later or context.scope.holder() is not self.root:
             caught |= self.caught

@@ -7,33 +7,26 @@ program decides how deeply its expressions nest.
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.program.survey import Bound, Context, Survey
-from bridge.catalog.prose import clip
 from bridge.guest.protocol.helpers import GLOBAL_HELPERS, LINES, OF_SERVERS
-from bridge.text import valid_text
+from bridge.text import clip, valid_text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Helper:
-    """A function that programs may call.
-
-    Attributes:
-        required: How many of `positional` have no default.
-        open: Whether it takes any other keyword.
-    """
+    """A function that programs may call."""
 
     name: str
     asynchronous: bool
     positional: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
-    required: int = 0
-    open: bool = False
+    required: int = 0  # How many of `positional` have no default.
+    open: bool = False  # Whether it takes any other keyword.
     owner: str = "runtime"
 
     @property
@@ -89,24 +82,6 @@ SERVER_METHODS: Mapping[str, Helper] = {
 MODULE_NAMES = frozenset({"TOOLS", "TOOL_MAP"})
 """Names in `mcp.servers.<alias>` that are no tools."""
 
-OWN_GLOBALS = GLOBAL_HELPERS | {
-    "Blob",
-    "LOADED_MCP_SERVERS",
-    "MCPError",
-    "mcp",
-    "mcp_servers",
-    "runtime",
-}
-
-_OTHER_BUILTINS = frozenset(
-    """
-    BaseExceptionGroup EncodingWarning ExceptionGroup ImportCycleError PythonFinalizationError
-    basestring frozendict long raw_input sentinel unichr
-    """.split()  # noqa: SIM905 - as words they can be read
-)
-BUILTINS = frozenset(dir(builtins)) | _OTHER_BUILTINS | {"display"}
-"""The builtins of this interpreter, of newer ones in the sandbox, and of the guest. Programs that
-support Python 2 name its builtins."""
 
 DATA_BUILTINS = frozenset(
     """
@@ -191,11 +166,7 @@ UNKNOWN: Found = (None,)
 
 
 class SymbolResolver:
-    """Resolves the expressions of one program.
-
-    Attributes:
-        computes: Whether an expression that it resolved names a server by a computed text.
-    """
+    """Resolves the expressions of one program."""
 
     def __init__(self, survey: Survey, servers: Mapping[str, ServerEntry]) -> None:
         self._survey = survey
@@ -204,6 +175,7 @@ class SymbolResolver:
         self._named: dict[tuple[int, str], Found] = {}
         self._found: dict[int, Found] = {}
         self._left = 0
+        # Whether an expression that it resolved names a server by a computed text.
         self.computes = False
 
     def of(self, node: ast.expr, context: Context) -> Symbol | None:
@@ -453,51 +425,51 @@ class SymbolResolver:
         self._left -= 1
         if self._left < 0:
             return None
-        parts, whole = self._parts(node, context), ""
-        for part, at in parts or ():
-            piece = self._text(part, at) if isinstance(part, ast.expr) else part
-            if piece is None or len(whole) + len(piece) > 4096:
-                return None
-            whole += piece
-        return None if parts is None else whole
-
-    def _parts(
-        self, node: ast.expr, context: Context
-    ) -> Sequence[tuple[ast.expr | str, Context]] | None:
-        parts: Sequence[ast.expr | str] | None = None
         match node:
             case ast.Constant(value=str() as text):
-                parts = (text,)
+                return text
             case ast.Constant(value=bytes() as data):
-                parts = (data.decode("utf-8", "replace"),)
+                return data.decode("utf-8", "replace")
             case ast.Name():
                 bound = self._survey.bound(node.id, context)
                 value, at = bound[0] if len(bound) == 1 else (None, context)
-                return ((value, at),) if isinstance(value, ast.expr) else None
+                return self._text(value, at) if isinstance(value, ast.expr) else None
             case ast.BinOp(op=ast.Add()):
-                parts = (node.left, node.right)
+                return self._join_texts((node.left, node.right), "", context)
             case ast.BinOp(op=ast.Div()):
                 # `/` joins paths.
-                parts = (node.left, "/", node.right)
+                return self._join_texts((node.left, node.right), "/", context)
             case ast.JoinedStr():
-                parts = node.values[:MAX_STEPS]
+                return self._join_texts(node.values, "", context)
             case ast.FormattedValue(conversion=-1, format_spec=None):
-                parts = (node.value,)
+                return self._text(node.value, context)
             case ast.Call() if node.args and not node.keywords:
-                parts = self._call_parts(node, context)
-        return None if parts is None else [(part, context) for part in parts]
+                return self._text_of_call(node, context)
+        return None
 
-    def _call_parts(self, node: ast.Call, context: Context) -> Sequence[ast.expr | str] | None:
-        function, arguments = node.func, node.args
+    def _text_of_call(self, node: ast.Call, context: Context) -> str | None:
+        function, given = node.func, node.args[0]
         if isinstance(function, ast.Attribute) and function.attr == "join":
-            separator, given = function.value, arguments[0]
+            separator = function.value
             if isinstance(separator, ast.Constant) and isinstance(separator.value, str):
                 items = given.elts if isinstance(given, ast.List | ast.Tuple) else None
-                return None if items is None else _put_between(items[:MAX_STEPS], separator.value)
+                return None if items is None else self._join_texts(items, separator.value, context)
         dotted = [one.dotted for one in self._of(function, context, 3) if one is not None]
         if not _JOINS.isdisjoint(dotted):
-            return _put_between(arguments[:MAX_STEPS], "/")
-        return None if _SAME_TEXT.isdisjoint(dotted) else arguments[:1]
+            return self._join_texts(node.args, "/", context)
+        return None if _SAME_TEXT.isdisjoint(dotted) else self._text(given, context)
+
+    def _join_texts(
+        self, nodes: Sequence[ast.expr], separator: str, context: Context
+    ) -> str | None:
+        pieces, room = list[str](), 4096
+        for node in nodes:
+            piece = self._text(node, context)
+            room -= len(separator) + len(piece or "")
+            if piece is None or room < 0:
+                return None
+            pieces.append(piece)
+        return separator.join(pieces)
 
 
 def _each(symbols: Iterable[Symbol | None]) -> Found:
@@ -518,10 +490,3 @@ def _present(symbol: Symbol | None) -> Symbol | None:
 
 def _helper(helper: Helper, label: str) -> Symbol:
     return Symbol(kind=Kind.HELPER, name=label, helper=helper)
-
-
-def _put_between(items: Sequence[ast.expr], separator: str) -> list[ast.expr | str]:
-    parts: list[ast.expr | str] = []
-    for item in items:
-        parts += [separator, item] if parts else [item]
-    return parts or [""]

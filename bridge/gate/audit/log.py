@@ -1,7 +1,8 @@
-"""The audit log of one state directory. Each bridge writes its own files, without a lock.
+"""The audit log of one state directory, and the records of runs in it.
 
-A line is a record as canonical JSON that ends with `"hash"`, the SHA-256 of the rest. A file is a
-hash chain, and its first record names the last records of earlier files.
+Each bridge writes its own files, without a lock. A line is a record as canonical JSON that ends
+with `"hash"`, the SHA-256 of the rest. A file is a hash chain, and its first record names the last
+records of earlier files.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ import secrets
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import date, timedelta
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import anyio
 import anyio.to_thread
 
 from bridge.errors import AuditError
+from bridge.event_loop import estimated_size, offload, utc_text
 from bridge.gate.approval import Approval
-from bridge.gate.decision import canonical, digest
+from bridge.gate.journal import Outcome, arguments_digest, canonical, digest
+from bridge.gate.policy import CallFacts, Decision, Mask, no_mask
 from bridge.model import PERSON_OWNERS, Json
 from bridge.settings import Settings
 
@@ -37,14 +40,22 @@ logger = logging.getLogger(__name__)
 
 Record = dict[str, Json]
 
-CallKind = Literal["call", "refused", "held", "replayed"]
+CallKind = Literal["call", "refused", "held", "replayed"]  # A call has one of these records.
 RunKind = Literal["run", "apply", "command", "end", "outcome", "found", "question", "plan", "skill"]
 Kind = CallKind | RunKind | Literal["start", "approved", "policy", "retention"]
 
-CALL_KINDS = frozenset(get_args(CallKind))  # Each call of a program has one of these records.
 ALWAYS_WRITTEN = frozenset({"outcome", "end", "policy"})  # The quota does not stop these few.
 MAX_RECORD_BYTES = 32 * 1024  # A program sends arguments of any size.
 ALIVE = ".live"  # Suffix of the file that each of several bridges locks while it runs.
+
+UNREADABLE = "could not be searched for secrets, and so is not recorded"
+SMALL = 2 * 1024  # Bytes of arguments that fit into a record even if every character is escaped.
+MAX_SEARCHED = 2 * 1024 * 1024  # Bytes of arguments; a program sends more.
+RUN_BYTES = 64 * 1024 * 1024  # Of a run's calls: three times the need of 10,000 `SMALL` ones.
+WHOLE_RECORDS = 10  # Refused calls of one kind with their own record; further ones are counted.
+
+_KIND_FIELDS = ("server", "tool", "decision", "rule", "why")
+_OTHERS = ("", "", "", "others", "")  # The kind of all calls beyond the limit on kinds.
 
 _LINE = re.compile(rb'(.+),"hash":"([0-9a-f]{64})"\}\n', re.DOTALL)
 _NAME = re.compile(r"\d{4}-\d\d-\d\d-\d{6}\.jsonl")
@@ -75,7 +86,7 @@ def link_record(record: Mapping[str, Json], after: Link, time: str) -> tuple[byt
 def check_line(line: bytes) -> Mapping[str, Json]:
     """Return the record of a line with its newline, or an empty mapping if the hash is wrong."""
     match = _LINE.fullmatch(line)
-    if match is None or hashlib.sha256(match[1] + b"}").hexdigest().encode("ascii") != match[2]:
+    if match is None or hashlib.sha256(match[1] + b"}").hexdigest() != match[2].decode():
         return {}
     record = parse_line(line)
     fits = type(record.get("seq")) is int and isinstance(record.get("prev"), str)
@@ -91,19 +102,8 @@ def parse_line(line: bytes) -> Mapping[str, Json]:
     return {}
 
 
-def approval_fields(approval: Approval) -> Record:
-    facts = {"holds": approval.holds, "earlier": approval.earlier, "note": approval.note}
-    return without_empty({**facts, "waitedMs": approval.waited_ms or None})
-
-
 def without_empty(facts: Mapping[str, Json]) -> Record:
     return {name: value for name, value in facts.items() if value not in (None, "", [])}
-
-
-def utc_text(seconds: float) -> str:
-    """Return a Unix time in UTC with milliseconds, as records have it."""
-    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
 
 
 def cut_record(record: Mapping[str, Json], most: int = MAX_RECORD_BYTES) -> Mapping[str, Json]:
@@ -159,18 +159,17 @@ def opened(directory: Path) -> Iterator[tuple[int, dict[str, int]]]:
         os.close(folder)
 
 
-def lines(folder: int, name: str, start: int = 0) -> Iterator[tuple[bytes, int]]:
+def lines(folder: int, name: str, start: int = 0) -> Iterator[bytes]:
     with os.fdopen(_open_own(name, os.O_RDONLY, folder), "rb") as file:
         file.seek(start)
-        for line in file:
-            start += len(line)
-            yield line, start
+        yield from file
 
 
-def last_lines(folder: int, name: str, size: int, count: int) -> int:
+def last_lines(folder: int, name: str, count: int) -> int:
     """Return the offset of the last `count` lines of a file."""
     portion = 4 * MAX_RECORD_BYTES
     with os.fdopen(_open_own(name, os.O_RDONLY, folder), "rb") as file:
+        size = file.seek(0, os.SEEK_END)
         while True:
             start = file.seek(max(0, size - portion))
             before, *rest = file.read(portion).rsplit(b"\n", count + 1)
@@ -183,16 +182,13 @@ def last_lines(folder: int, name: str, size: int, count: int) -> int:
 
 @dataclass(kw_only=True)
 class _OpenFile:
-    """The file that this bridge writes.
-
-    `previous` has the last records of the files that existed before it, and `others` their bytes.
-    """
+    """The file that this bridge writes."""
 
     path: Path
     descriptor: int
     last: Link
-    previous: Record
-    others: int
+    previous: Record  # The last records of the files that existed before it.
+    others: int  # The bytes of these files.
     size: int = 0
 
     def is_intact(self) -> bool:
@@ -226,28 +222,23 @@ class _OpenFile:
 class AuditLog:
     """The audit log as one bridge writes it. Several bridges may share a directory.
 
-    Args:
-        directory: None records nothing.
-        sync: Whether `append` waits until the record is on the disk.
-        quota: Bytes of all files. A bridge counts the files of others when it starts a file, so
-            that each bridge may exceed the quota by `largest` bytes.
-        largest: Bytes after which the bridge starts another file.
-        replica: The name of this bridge, if bridges end the runs of dead ones.
+    A bridge counts the files of others when it starts a file, so that each bridge may exceed the
+    quota by `largest` bytes.
     """
 
-    directory: Path | None = None
+    directory: Path | None = None  # None records nothing.
     _: KW_ONLY
-    sync: bool = False
+    sync: bool = False  # Whether `append` waits until the record is on the disk.
     days: int = 90
-    quota: int = 4 * 1024**3  # Some eight million calls.
+    quota: int = 4 * 1024**3  # Bytes of all files: some eight million calls.
     now: Callable[[], float] = time.time
-    largest: int = 16 * 1024 * 1024
-    replica: str = ""
+    largest: int = 16 * 1024 * 1024  # Bytes after which the bridge starts another file.
+    replica: str = ""  # The name of this bridge, if bridges end the runs of dead ones.
 
     def __post_init__(self) -> None:
         self._process = secrets.token_hex(8)
         signature = {"replica": self.replica, "process": self._process}
-        self._signature = signature if self.replica else {}
+        self._signature = signature if self.replica else {}  # Fields of each record.
         self._lock: int | None = None
         self._file: _OpenFile | None = None
         self._left: Record = {}
@@ -296,12 +287,11 @@ class AuditLog:
             owed = self._owed.copy()
             written = file.put([{**each, **self._signature} for each in (*owed, *records)], moment)
         except OSError as error:
-            message = f"The audit log cannot be written ({error.strerror or error})"
-            remedy = (
+            raise self._error(
+                f"The audit log cannot be written ({error.strerror or error})",
                 "Make room on its disk, and let only this user write it (mode 0700, files 0600), "
-                "or set MCP_BRIDGE_STATE_DIR elsewhere. The bridge need not start again."
-            )
-            raise self._error(message, remedy) from error
+                "or set MCP_BRIDGE_STATE_DIR elsewhere. The bridge need not start again.",
+            ) from error
         if owner not in PERSON_OWNERS:
             self._taken[owner] += written
         # With `sync` this is a thread, and the event loop may have queued more records.
@@ -334,12 +324,12 @@ class AuditLog:
             self._require_room(others, owner)
             self._leave()
             previous: Record = {}
-            for name, size in list(files.items())[-8:]:
+            for name in list(files)[-8:]:
                 with suppress(FileNotFoundError):
-                    last = list(lines(folder, name, last_lines(folder, name, size, 1)))
+                    last = lines(folder, name, last_lines(folder, name, 1))
                     # The last complete record; None if its hash is wrong.
-                    whole = next((line for line, _ in reversed(last) if line[-1:] == b"\n"), b"")
-                    record = check_line(whole)
+                    whole = [line for line in last if line.endswith(b"\n")]
+                    record = check_line(whole[-1]) if whole else {}
                     previous[name] = [record["seq"], record["hash"]] if record else None
             # The new file is the last in order, even if the clock was set back.
             newest = max([f"{today}-000000", *files])
@@ -379,22 +369,24 @@ class AuditLog:
         of it may write until three quarters are full. The rest is for stdio and the terminal.
         """
         half = self.quota // 2
+        if not owner or used < half:
+            return
         share = half // len({*self._taken, owner})
         spent = self._taken[owner] >= share or used >= half + half // 2
-        if owner and owner not in PERSON_OWNERS and used >= half and spent:
+        if owner not in PERSON_OWNERS and spent:
             message = (
                 f"This caller has used up its share of the audit log: {share:,} bytes. Callers "
                 f"over HTTP have {half:,} of its {self.quota:,} bytes"
             )
-        elif owner and used >= self.quota:
+        elif used >= self.quota:
             message = f"The audit log has reached its limit of {self.quota:,} bytes"
         else:
             return
-        remedy = (
+        raise self._error(
+            message,
             "Raise MCP_BRIDGE_AUDIT_BYTES, or lower MCP_BRIDGE_AUDIT_DAYS, which removes what is "
-            "older, and start the bridge again."
+            "older, and start the bridge again.",
         )
-        raise self._error(message, remedy)
 
     def _error(self, message: str, remedy: str) -> AuditError:
         message += ", and no call is made without it."
@@ -409,3 +401,153 @@ def audit_log(settings: Settings) -> AuditLog:
         quota=settings.audit_bytes,
         replica=settings.replica,
     )
+
+
+@dataclass(eq=False)
+class RunAudit:
+    """The records of one run.
+
+    Each method except `record_outcome` raises `AuditError` if it cannot write its record. The
+    caller must then not do what it wanted to record. `head` is the hash of the last record.
+    """
+
+    log: AuditLog = field(default_factory=AuditLog)
+    run_id: str = ""
+    _: KW_ONLY
+    mask: Mask = no_mask
+    policy: str = ""
+    owner: str = "stdio"
+
+    def __post_init__(self) -> None:
+        self.head = ""
+        self._room = RUN_BYTES
+        self._refused: Counter[tuple[str, ...]] = Counter()
+        # The number of calls without their own record, and the number of the last of them.
+        self._counted: dict[tuple[str, ...], tuple[int, int]] = {}
+
+    async def record_start(self, facts: Mapping[str, Json], kind: Kind = "run") -> None:
+        await self.record_event(kind, {"policy": self.policy, **facts})
+
+    async def record_event(self, kind: Kind, facts: Mapping[str, Json]) -> None:
+        self.head = await self.log.append(self._record(kind, facts), owner=self.owner)
+
+    async def record_call(
+        self,
+        number: int,
+        call: CallFacts,
+        decision: Decision | None,
+        approval: Approval | None = None,
+        note: str = "",
+        *,
+        kind: CallKind = "call",
+    ) -> None:
+        """Record a call that is sent, held or replayed next."""
+        try:
+            self.charge(call.arguments)
+        except AuditError as error:
+            if decision is not None:
+                self.count_refusal(number, call, decision, error.code)
+            raise
+        more = {"approval": approval and approval.fields, "changed": note}
+        await self._append_call(kind, number, call, decision, more)
+
+    async def record_outcome(self, number: int, outcome: Outcome, *, size: int, ms: float) -> None:
+        """Record a call's outcome, now or before the next record: its result must not be lost."""
+        facts = {"call": number, "outcome": outcome, "bytes": size, "ms": round(ms, 1)}
+        await self._append_or_owe("outcome", facts)
+
+    async def record_refusal(
+        self, number: int, call: CallFacts, decision: Decision, why: str, *, waited_ms: int = 0
+    ) -> None:
+        """Record a refused call and its error code, or count it after many equal calls."""
+        kind = self._refused_kind(call, decision, why)
+        if kind == _OTHERS or self._refused[kind] >= WHOLE_RECORDS:
+            self.count_refusal(number, call, decision, why)
+            return
+        self._refused[kind] += 1
+        more = {**dict(zip(_KIND_FIELDS, kind, strict=True)), "waitedMs": waited_ms or None}
+        await self._append_call("refused", number, call, decision, more)
+
+    def count_refusal(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
+        """Count a refused call for the record of the run's end."""
+        kind = self._refused_kind(call, decision, why)
+        self._refused[kind] += 1
+        self._counted[kind] = self._counted.get(kind, (0, 0))[0] + 1, number
+
+    @asynccontextmanager
+    async def until_end(self) -> AsyncIterator[Callable[[Mapping[str, Json]], None]]:
+        """Record the end of the run at the end of this context, without facts as "lost"."""
+        endings: list[Mapping[str, Json]] = [{"status": "lost"}]
+        try:
+            yield endings.append
+        except anyio.get_cancelled_exc_class():
+            endings.append({"status": "error", "reason": "cancelled"})
+            raise
+        finally:
+            await self.record_end(endings[-1])
+
+    async def record_end(self, facts: Mapping[str, Json]) -> None:
+        for kind, (times, last) in self._counted.items():
+            same = dict(zip(_KIND_FIELDS, kind, strict=True))
+            self.log.later(self._record("refused", {"call": last, "times": times, **same}))
+        self._counted.clear()
+        await self._append_or_owe("end", {**facts, "refused": self._refused.total() or None})
+
+    async def _append_or_owe(self, kind: Kind, facts: Mapping[str, Json]) -> None:
+        try:
+            # The disk takes time, in which a cancellation must not lose the record.
+            with anyio.CancelScope(shield=True) if self.log.sync else nullcontext():
+                await self.record_event(kind, facts)
+        except AuditError as error:
+            self.log.later(self._record(kind, facts))
+            logger.warning("an outcome or end is not recorded yet: %s", error)
+
+    def _record(self, kind: Kind, facts: Mapping[str, Json]) -> Record:
+        return {**without_empty(facts), "kind": kind, "run": self.run_id}
+
+    def charge(self, facts: Json = None) -> None:
+        """Take the room of a record from the run's share, or raise `AuditError`."""
+        if self.log.directory is None:
+            return
+        if self._room <= 0:
+            message = f"The calls of this run have used its {RUN_BYTES:,} bytes of the audit log."
+            raise AuditError(message, code="audit_budget")
+        size = estimated_size(facts, MAX_RECORD_BYTES)
+        self._room -= min(max(size, SMALL), MAX_RECORD_BYTES)
+
+    async def _append_call(
+        self,
+        kind: CallKind,
+        number: int,
+        call: CallFacts,
+        decision: Decision | None,
+        more: Mapping[str, Json],
+    ) -> None:
+        facts: Record = {"call": number, "server": call.server, "tool": call.tool}
+        if decision is not None:
+            facts |= {"decision": decision.action, "rule": decision.rule}
+            facts |= {"effect": decision.effect, "reason": decision.reason}
+            facts["led"] = list(decision.led)
+
+        def make() -> Mapping[str, Json]:
+            arguments: Json = UNREADABLE
+            size = estimated_size(call.arguments, MAX_SEARCHED)
+            if size <= MAX_SEARCHED:
+                with suppress(RecursionError):
+                    arguments = self.mask(dict(call.arguments), call.schema)
+            whole = arguments_digest(call.arguments) if call.arguments else ""
+            record = self._record(kind, {**facts, "arguments": arguments, "digest": whole, **more})
+            if kind == "refused":
+                return cut_record(record, 3 * 1024)
+            # `link_record` cuts the few small records that need it.
+            return record if size <= SMALL else cut_record(record)
+
+        if self.log.directory is not None:
+            record = await offload(call.arguments, make)
+            self.head = await self.log.append(record, owner=self.owner)
+
+    def _refused_kind(self, call: CallFacts, decision: Decision, why: str) -> tuple[str, ...]:
+        parts = (call.server, call.tool, decision.action, decision.rule, why)
+        kind = tuple(part if len(part) <= 100 else f"{part[:100]}…" for part in parts)
+        # A program can invent any number of names.
+        return kind if kind in self._refused or len(self._refused) < 50 else _OTHERS

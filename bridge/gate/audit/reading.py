@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import anyio.to_thread
 
 from bridge.atomic_files import exclusive_lock
+from bridge.event_loop import utc_text
 from bridge.gate.audit.log import (
     ALIVE,
-    CALL_KINDS,
     AuditLog,
     Link,
     before_first,
@@ -26,11 +25,8 @@ from bridge.gate.audit.log import (
     lines,
     opened,
     parse_line,
-    utc_text,
 )
 from bridge.model import Json
-
-By = Literal["day", "server", "tool", "decision", "outcome"]
 
 MAX_TAIL = 10_000  # Records that `tail` prints at once; a program can add ten thousand in seconds.
 
@@ -57,10 +53,10 @@ def read(
         for name, size in files.items():
             start = places.setdefault(name, 0)
             wanted = start < size and name >= since
-            for line, end in lines(folder, name, start) if wanted else ():
+            for line in lines(folder, name, start) if wanted else ():
                 if not line.endswith(b"\n"):
                     break
-                places[name] = end
+                places[name] += len(line)
                 matches = any(json.dumps(each)[1:-1].encode() in line for each in ids)
                 if matches and (record := parse_line(line)):
                     yield record
@@ -69,7 +65,7 @@ def read(
 def last_records(directory: Path, count: int) -> tuple[list[Mapping[str, Json]], dict[str, int]]:
     """Return the last records by time, and the offset up to which each file was read."""
     with opened(directory) as (folder, files):
-        places = {name: last_lines(folder, name, size, count) for name, size in files.items()}
+        places = {name: last_lines(folder, name, count) for name in files}
     # Records with equal times keep their order.
     records = enumerate(read(directory, places=places))
     last = heapq.nlargest(count, records, lambda each: (str(each[1].get("time")), each[0]))
@@ -90,51 +86,6 @@ def about(directory: Path, wanted: str, since: str = "") -> list[Mapping[str, Js
             if record.get("kind") == "apply" and run not in ids:
                 ids.append(run)
     return records
-
-
-@dataclass(kw_only=True)
-class CallCounts:
-    """Counts of runs, of records, and of calls and results by group."""
-
-    runs: int = 0
-    records: int = 0
-    groups: dict[tuple[str, ...], Counter[str]] = field(default_factory=dict)
-
-
-def count_calls(records: Iterable[Mapping[str, Json]], by: Sequence[By]) -> CallCounts:
-    """Count calls by group. A call without a record of its outcome is unknown."""
-    counts, open_calls = CallCounts(), dict[tuple[str, str], Mapping[str, Json]]()
-
-    def add(call: Mapping[str, Json], outcome: str, more: Mapping[str, Json]) -> None:
-        server = str(call.get("server", ""))
-        facts = {
-            "day": str(call.get("time", ""))[:10],
-            "server": server,
-            "tool": f"{server}.{call.get('tool', '')}",
-            "decision": f"{call.get('decision', '-')}: {call.get('rule', '-')}",
-            "outcome": outcome,
-        }
-        numbers = {name: n if type(n) in (int, float) else 0 for name, n in more.items()}
-        counts.groups.setdefault(tuple(facts[name] for name in by), Counter()).update(numbers)
-
-    def add_made(call: Mapping[str, Json], end: Mapping[str, Json]) -> None:
-        outcome = str(end.get("outcome", "unknown"))
-        state = outcome if outcome in ("ok", "unknown") else "failed"
-        add(call, outcome, {"made": 1, state: 1, "size": end.get("bytes"), "ms": end.get("ms")})
-
-    for record in records:
-        counts.records += 1
-        kind, key = str(record.get("kind")), (str(record.get("run")), str(record.get("call")))
-        counts.runs += kind in ("run", "apply")
-        if kind == "call":
-            open_calls[key] = record
-        elif kind == "outcome" and key in open_calls:
-            add_made(open_calls.pop(key), record)
-        elif kind in CALL_KINDS:
-            add(record, kind, {kind: record.get("times", 1)})
-    for call in open_calls.values():
-        add_made(call, {})
-    return counts
 
 
 class Tampering(NamedTuple):
@@ -180,11 +131,11 @@ class LogReport:
             findings.sort(key=lambda finding: finding.file)
         return self
 
-    def _check_file(self, name: str, data: Iterable[tuple[bytes, int]], expect: str) -> None:
+    def _check_file(self, name: str, data: Iterable[bytes], expect: str) -> None:
         after, number, torn = before_first(name), 0, False
         # The file's own first record may name an earlier file with this name.
         ends = self._ends.setdefault(name, {})
-        for number, (line, _) in enumerate(data, 1):
+        for number, line in enumerate(data, 1):
             if not line.endswith(b"\n"):
                 torn = True
             elif record := check_line(line):

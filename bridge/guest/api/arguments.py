@@ -40,17 +40,11 @@ def make_signature(head: Head, with_result: bool = True) -> inspect.Signature:
         default: Any = inspect.Parameter.empty
         if argument.default is not None:
             default = argument.value if argument.has_default else LEFT_OUT
-        parameters.append(
-            inspect.Parameter(
-                argument.alias,
-                kinds[argument.keyword_only],
-                default=default,
-                annotation=_Text(argument.text),
-            )
-        )
+        kind, text = kinds[argument.keyword_only], _Text(argument.text)
+        parameters.append(inspect.Parameter(argument.alias, kind, default=default, annotation=text))
     if head.rest:
-        kind = inspect.Parameter.VAR_KEYWORD
-        parameters.append(inspect.Parameter(head.rest, kind, annotation=_Text("Any")))
+        rest = inspect.Parameter.VAR_KEYWORD
+        parameters.append(inspect.Parameter(head.rest, rest, annotation=_Text("Any")))
     returns: Any = _Text(head.returns) if with_result else inspect.Signature.empty
     return inspect.Signature(parameters, return_annotation=returns)
 
@@ -67,11 +61,7 @@ class BoundParameters(binding.Parameters):
         return make_signature(Head({"inputSchema": self.root}, names), with_result=False)
 
     def bind(self, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return the JSON arguments for a call; see `bind_all`.
-
-        Raises:
-            ArgumentsError: An argument is unknown, missing, repeated, not JSON or does not fit.
-        """
+        """Return the JSON arguments for a call, or raise `ArgumentsError`; see `bind_all`."""
         bound, wrong = self.bind_all(args, kwargs)
         if not wrong:
             return bound

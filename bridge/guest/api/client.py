@@ -51,15 +51,10 @@ class ChannelClient:
         self._lock = _thread.allocate_lock()
         self._waiting: Dict[int, Waiter] = {}
         self._frames = wire.LineDecoder(sys.maxsize)
-        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self.loop: Optional[asyncio.AbstractEventLoop] = None
         self._thread: Optional[threading.Thread] = None
-        self._fork_loop: Optional[asyncio.AbstractEventLoop] = None
         self._closed = ""
-        os.register_at_fork(
-            before=self._before_fork,
-            after_in_parent=self._after_fork_in_parent,
-            after_in_child=self._after_fork_in_child,
-        )
+        os.register_at_fork(after_in_child=self._after_fork_in_child)
 
     async def call(self, method: str, params: Mapping[str, Any], subject: str) -> Any:
         """Call the host and return the value. `subject` names the call in errors.
@@ -78,12 +73,15 @@ class ChannelClient:
         # Loaded in plans only: a program that a placeholder stopped makes no more calls.
         place = 0 if held is None else held.check()
         self._expect(call_id, (loop, future))
-        if self._loop is not loop:
+        if self.loop is not loop:
             with self._reading:
-                if self._thread is None and (self._loop is None or self._loop.is_closed()):
-                    self._loop = None
-                    self._add_reader(loop)
-            if self._loop is not loop:
+                if self._thread is None and (self.loop is None or self.loop.is_closed()):
+                    self.loop = None
+                    # The loop may have no `add_reader`, or be closed.
+                    with suppress(NotImplementedError, OSError, RuntimeError, ValueError):
+                        loop.add_reader(self._socket.fileno(), self._read_in_loop, loop)
+                        self.loop = loop
+            if self.loop is not loop:
                 # With two loops, one may block the other.
                 self._start_thread()
         try:
@@ -107,7 +105,7 @@ class ChannelClient:
         self._expect(call_id, reply)
         try:
             self.write(line)
-            loop = self._loop
+            loop = self.loop
             if self._thread is None and loop is not None and loop.is_running():
                 others |= sys.modules["asyncio"]._get_running_loop() is not loop
             if others:
@@ -166,12 +164,7 @@ class ChannelClient:
         return call_id, line
 
     def tell(self, frame: Any) -> None:
-        """Send a frame without a reply, from any thread; in a child process do nothing.
-
-        Raises:
-            ValueError: It is too large, or not JSON.
-            MCPError: The host is gone.
-        """
+        """Send a frame without a reply, from any thread; in a child process do nothing."""
         line = self._encode(frame, "what is sent takes")
         if os.getpid() == self._pid:
             self.write(line)
@@ -206,14 +199,6 @@ class ChannelClient:
         for frame in frames:
             self._deliver(frame, here)
         return bool(data)
-
-    def _add_reader(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            loop.add_reader(self._socket.fileno(), self._read_in_loop, loop)
-        except (NotImplementedError, OSError, RuntimeError, ValueError):
-            # The loop has no `add_reader`, or has just been closed.
-            return
-        self._loop = loop
 
     def _start_thread(self) -> None:
         import threading
@@ -257,12 +242,12 @@ class ChannelClient:
     def _read_in_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         reason = CLOSED
         try:
-            if self._loop is loop and self.drain(loop):
+            if self.loop is loop and self.drain(loop):
                 return
         except Exception as error:
             reason = read_failure(error)
         loop.remove_reader(self._socket.fileno())
-        if self._thread is None and self._loop is loop:
+        if self._thread is None and self.loop is loop:
             self._close(reason)
 
     def _read(self) -> None:
@@ -305,22 +290,6 @@ class ChannelClient:
         for waiter in waiters:
             resolve(waiter, MCPError(reason, kind="channel"))
 
-    def _before_fork(self) -> None:
-        """Before a fork: unregister from the loop, whose epoll the child would share."""
-        loop = self._loop
-        if loop is None or os.getpid() != self._pid or loop.is_closed():
-            return
-        if loop.is_running() and sys.modules["asyncio"]._get_running_loop() is not loop:
-            # It runs in another thread, which the child does not have.
-            return
-        loop.remove_reader(self._socket.fileno())
-        self._loop, self._fork_loop = None, loop
-
-    def _after_fork_in_parent(self) -> None:
-        loop, self._fork_loop = self._fork_loop, None
-        if loop is not None and self._thread is None:
-            self._add_reader(loop)
-
     def _after_fork_in_child(self) -> None:
         """In a forked child: close the channel, which is the parent's."""
         # New locks: a thread that the child does not have may hold the old ones.
@@ -328,7 +297,7 @@ class ChannelClient:
         self._reading = _thread.allocate_lock()
         self._lock = _thread.allocate_lock()
         self._waiting = {}
-        self._loop = self._fork_loop = self._thread = None
+        self.loop = self._thread = None
         if self._socket.fileno() >= 0:
             self._socket.close()
 
@@ -349,11 +318,7 @@ def text_spans(frame: bytes) -> List[slice]:
 
 
 def read_reply(frame: bytes) -> Any:
-    """Return the reply that a frame holds: a line of JSON, and the texts in front of it.
-
-    Raises:
-        RecursionError, MemoryError: It is nested too deeply or too large.
-    """
+    """Return the reply that a frame holds: a line of JSON, and the texts in front of it."""
     texts = text_spans(frame)
     reply = parse_json(frame[texts[-1].stop if texts else 0 :].decode("utf-8", "surrogatepass"))
     if texts:

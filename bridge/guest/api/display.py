@@ -2,8 +2,7 @@
 
 A value may offer several forms. The first available one is sent: a picture, Markdown, HTML or SVG.
 HTML is skipped if the value has its own `__repr__` and is not a chart. Data frames and arrays are
-sent as the text that their library prints; other values are printed. This module imports neither
-matplotlib nor PIL.
+sent as the text that their library prints; other values are printed.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import os
 import re
 import sys
 
-from bridge.guest.api.values import Blob
+from bridge.guest.api.values import Blob, error_text
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
     from bridge.guest.api.client import ChannelClient
 
@@ -49,8 +48,7 @@ class Display:
         self._client = client
         self._frame_bytes = int(limits.get("frame_bytes", MAX_FRAME_BYTES))
         self._left = int(limits.get("shown_bytes", 1024 * 1024))  # For all pictures, as base64.
-        self._items = 0
-        self._pictures = 0
+        self._items = self._pictures = 0
         # The figures, not their ids: Python reuses ids.
         self._figures: List[Any] = []
 
@@ -65,8 +63,7 @@ class Display:
                 print(value if isinstance(value, str) else _text(value))
 
     def show_last(self, value: Any) -> bool:
-        """Display the value of a program's last expression; return whether it has a displayable
-        form."""
+        """Display a last expression's value; return whether it has a displayable form."""
         if issubclass(type(value), Unknown):
             return False
         try:
@@ -76,10 +73,11 @@ class Display:
             print("display: %s: %s" % (what, _told(error)), file=sys.stderr)
             return False
 
-    def show_figures(self) -> None:
+    def show_figures(self, at_end: bool = False) -> None:
         """Display and close the open matplotlib figures.
 
-        The first drawing error is raised after the other figures are displayed.
+        The first drawing error is raised, or printed at the program's end, after the other figures
+        are displayed.
         """
         pyplot: Any = sys.modules["matplotlib.pyplot"]
         problem = None
@@ -92,24 +90,18 @@ class Display:
                 except Exception as error:
                     problem = problem or error
         pyplot.close("all")
-        if problem is not None:
+        if problem is not None and at_end:
+            # For example, a title has an invalid formula.
+            print("display: a figure cannot be drawn: %s" % _told(problem), file=sys.stderr)
+        elif problem is not None:
             raise problem
-
-    def show_left(self) -> None:
-        """Display the open figures at the program's end, and print a drawing error instead of
-        raising it."""
-        try:
-            self.show_figures()
-        except Exception as error:
-            # For example, a title with an invalid formula.
-            print("display: a figure cannot be drawn: %s" % _told(error), file=sys.stderr)
 
     def _show_each(self, value: Any) -> bool:
         kind = type(value)
         if kind not in (list, tuple, dict) or not 0 < len(value) <= MAX_ITEMS:
             return False
         items = list(value.items()) if kind is dict else [("", item) for item in value]
-        if not any(_is_seen(item) for _, item in items):
+        if not any(_picture_of(item) or _is_table(type(item)) for _, item in items):
             return False
         for key, item in items:
             label = str(key)[:100]
@@ -118,35 +110,23 @@ class Display:
         return True
 
     def _show(self, value: Any, label: str = "") -> bool:
-        kind = type(value)
-        if _is_figure(kind):
-            self._figures.append(value)
-            self._send_picture(lambda: figure_png(value), label)
-            return True
-        if _is_a(kind, "PIL.Image", "Image"):
-            # PIL writes these modes as PNG.
-            direct = value.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
-
-            def draw() -> Tuple[bytes, str]:
-                return _png((value if direct else value.convert("RGB")).save), ""
-
+        draw = _picture_of(value)
+        if draw is not None:
+            if _is_figure(type(value)):
+                self._figures.append(value)
             self._send_picture(draw, label)
             return True
         if isinstance(value, (Blob, bytes)):
-            data = bytes(value)
-            if not mime_of(data):
-                return False
-            self._send_picture(lambda: (data, ""), label)
-            return True
-        if _is_table(kind):
+            return False
+        if _is_table(type(value)):
             text = str(value)
             self._send_text("text/plain", "%s:\n%s" % (label, text) if label else text)
             return True
         for mime, form in _forms(value):
             if mime in ("image/png", "image/jpeg"):
-                picture = _bytes(form)
-                if picture is not None and mime_of(picture):
-                    self._send_picture(lambda picture=picture: (picture, ""))
+                draw = _picture_of(_bytes(form))
+                if draw is not None:
+                    self._send_picture(draw)
                     return True
             elif issubclass(type(form), str):
                 # A plain text: a text with a placeholder has no known length.
@@ -187,7 +167,7 @@ class Display:
             self._client.tell(Shown("image/png"))
             return
         data, remark = make()
-        mime, size = mime_of(data), base64_size(data)
+        mime, size = mime_of(data), _base64_size(data)
         small, note = b"", ""
         # No picture uses the whole room of the following ones.
         room = self._left if size <= self._left else self._left // 2
@@ -197,15 +177,14 @@ class Display:
             mime == "image/png"
             and max(int.from_bytes(data[at : at + 4], "big") for at in (16, 20)) > MAX_SIDE
         ):
+            note = "not shown: there is no room for it in this result"
             if room >= 4096:
                 small, note = shrink(data, room // 4 * 3)
-            if not small:
-                note = note or "not shown: there is no room for it in this result"
-        if not note:
+        else:
             self._left -= size
-        self._left -= base64_size(small)
+        self._left -= _base64_size(small)
         # room for the frame's other fields
-        if size + base64_size(small) > self._frame_bytes - (64 * 1024):
+        if size + _base64_size(small) > self._frame_bytes - (64 * 1024):
             whole = "the original, of %s bytes, is too large to be kept" % f"{len(data):,}"
             note, data = "%s; %s" % (note, whole) if note else whole, b""
         note = "; ".join(part for part in (note, remark, label) if part)
@@ -215,11 +194,21 @@ class Display:
         self._client.tell(Shown(mime, data=data, small=encoded, note=note))
 
 
-def _is_seen(value: Any) -> bool:
-    kind = type(value)
-    if isinstance(value, (Blob, bytes)):
-        return bool(mime_of(bytes(value)))
-    return _is_figure(kind) or _is_a(kind, "PIL.Image", "Image") or _is_table(kind)
+def _picture_of(value: Any) -> Optional[Callable[[], Tuple[bytes, str]]]:
+    """Return a function for a value's picture and a note on it; None for other values."""
+    if _is_figure(type(value)):
+        return lambda: figure_png(value)
+    if _is_a(type(value), "PIL.Image", "Image"):
+        # PIL writes these modes as PNG.
+        direct = value.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
+        return lambda: (_png((value if direct else value.convert("RGB")).save), "")
+    if isinstance(value, (Blob, bytes)) and mime_of(bytes(value)):
+        return lambda: (bytes(value), "")
+    return None
+
+
+def _base64_size(data: bytes) -> int:
+    return (len(data) + 2) // 3 * 4
 
 
 def _is_table(kind: type) -> bool:
@@ -229,10 +218,6 @@ def _is_table(kind: type) -> bool:
         in _TABLES.get(str(type.__getattribute__(base, "__module__")).partition(".")[0], ())
         for base in type.mro(kind)
     )
-
-
-def base64_size(data: bytes) -> int:
-    return (len(data) + 2) // 3 * 4
 
 
 def _forms(value: Any) -> Any:
@@ -267,17 +252,13 @@ def _ask_form(value: Any, method: Any, name: str) -> Any:
     return form[0] if isinstance(form, tuple) and form else form
 
 
-def _bytes(form: Any) -> Optional[bytes]:
-    if isinstance(form, (bytes, bytearray, memoryview)):
-        return bytes(form)
-    if not isinstance(form, str):
-        return None
+def _bytes(form: Any) -> bytes:
     import binascii
 
     try:
-        return binascii.a2b_base64(form)
-    except ValueError:
-        return None
+        return bytes(binascii.a2b_base64(form) if isinstance(form, str) else memoryview(form))
+    except (TypeError, ValueError):
+        return b""  # It is no picture.
 
 
 def _text(value: Any) -> str:
@@ -287,11 +268,7 @@ def _text(value: Any) -> str:
 
 
 def _told(error: BaseException) -> str:
-    try:
-        text = " ".join(str(error).split())[:500]
-    except Exception:
-        text = ""
-    return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
+    return ": ".join(filter(None, (type(error).__name__, error_text(error)[:500])))
 
 
 MAX_SIDE = 2000
@@ -347,11 +324,7 @@ def mime_of(data: bytes) -> str:
 
 
 def figure_png(figure: Any) -> Tuple[bytes, str]:
-    """Draw a figure at its own size, or larger if labels would be cut off.
-
-    Returns:
-        The picture, and a note on it.
-    """
+    """Draw a figure at its own size, or larger if labels would be cut off; with a note on it."""
     import warnings
 
     with warnings.catch_warnings(record=True) as caught:
@@ -361,14 +334,12 @@ def figure_png(figure: Any) -> Tuple[bytes, str]:
         if extent is not None:
             data = _png(figure.savefig, bbox_inches=extent)
     missing: Dict[str, None] = {}
-    for warning in caught:
-        glyph = re.match(r"Glyph (\d+) ", str(warning.message))
+    for each in caught:
+        glyph = re.match(r"Glyph (\d+) ", str(each.message))
         if glyph:
             missing[chr(int(glyph.group(1)))] = None
         else:
-            warnings.showwarning(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
+            warnings.showwarning(each.message, each.category, each.filename, each.lineno)
     letters = "".join(missing)[:40]
     return data, "the font has nothing for %s" % letters if letters else ""
 
@@ -398,16 +369,15 @@ def _extent(figure: Any) -> Any:
 
 
 def shrink(data: bytes, limit: int) -> Tuple[bytes, str]:
-    """Return a picture of at most `limit` bytes and a note; an empty picture and the reason on
-    failure."""
+    """Return a picture of at most `limit` bytes and a note; on failure no bytes and the reason."""
     try:
         # By name: the host's type checker does not have it.
         return _shrunk(importlib.import_module("PIL.Image"), data, limit)
     except ImportError:
-        return b"", "not shown: it is too large, and PIL is not installed to reduce it"
+        why = "PIL is not installed to reduce it"
     except Exception as error:
-        problem = type(error).__name__
-        return b"", "not shown: it is too large, and cannot be made smaller (%s)" % problem
+        why = "cannot be made smaller (%s)" % type(error).__name__
+    return b"", "not shown: it is too large, and " + why
 
 
 def _shrunk(pil: Any, data: bytes, limit: int) -> Tuple[bytes, str]:

@@ -18,7 +18,7 @@ from bridge.guest.protocol.wire import Done
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, Callable, Mapping, NoReturn, Optional, Tuple, Union
+    from typing import Any, Mapping, NoReturn, Optional, Tuple, Union
 
     Step = Union[str, int]
     State = Tuple[str, int, str, Tuple[Step, ...], bool]
@@ -65,11 +65,7 @@ def to_reference(value: Any) -> Any:
 
 
 def check() -> str:
-    """Return the source line of a call, which begins messages.
-
-    Raises:
-        HeldResultError: The program was stopped before: it makes no more calls.
-    """
+    """Return the source line of a call, for messages; raise if the program was stopped before."""
     if _first:
         raise HeldResultError(_first)
     return _place()
@@ -78,9 +74,7 @@ def check() -> str:
 def stop(value: Any, doing: str, hint: str = "") -> NoReturn:
     """Stop the program because of a use that needs a placeholder's value.
 
-    Args:
-        doing: The use, as a verb; the placeholder's label replaces "..." or is appended.
-        hint: Appended to the message.
+    `doing` is the use, as a verb; the placeholder's label replaces "..." or is appended.
     """
     before, between, after = doing.partition(" ...")
     whole = "%s %r%s" % (before, value, after if between else "")
@@ -204,16 +198,10 @@ class Placeholder(Unknown, metaclass=ABCMeta):
         raise TypeError(str(record_stop("it pickles %r: its value is unknown." % self)))
 
 
-def _stopper(doing: str) -> Callable[..., NoReturn]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        stop(self, doing)
-
-    return method
-
-
 for _doing, _names in _STOPPING_METHODS:
     for _each in _names.split():
-        setattr(Placeholder, "__%s__" % _each, _stopper(_doing))
+        _stop: Any = lambda self, *args, doing=_doing, **kwargs: stop(self, doing)  # noqa: E731
+        setattr(Placeholder, "__%s__" % _each, _stop)
 
 
 def _place() -> str:

@@ -1,8 +1,4 @@
-"""Suggests a fix for common mistakes in programs.
-
-Looks at the exception and at the names in the working directory. Imported when the first exception
-is reported.
-"""
+"""Suggests a fix for common mistakes in programs; imported when an exception is reported."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import errno
 import os
 import re
 import sys
+from fnmatch import fnmatchcase
 from itertools import islice
 
 from bridge.guest.api.values import Result, list_names
@@ -132,7 +129,7 @@ def _module_hint(name: str, packages: Sequence[str]) -> str:
     if meant:
         return "the package %s is imported as %s." % (distributions.normalize_name(name), meant)
     package = distributions.distribution(name)
-    if distributions.is_allowed(package, packages):
+    if any(fnmatchcase(distributions.normalize_name(package), entry) for entry in packages):
         asked = 'run_python(packages=["%s"])' % package
         return "it is not installed; a run may ask for packages: %s." % asked
     return (
@@ -164,10 +161,8 @@ def _file_hint(error: FileNotFoundError) -> str:
         whole = path.partition("?")[0]
         given = 'run_python(files=[{"name": "kept", "uri": "%s"}])' % whole
         output = 'await runtime.read_output("%s"), or ' % whole if _RUNS in path else ""
-        return "that is an address, not a path: %s%s writes it next to the program." % (
-            output,
-            given,
-        )
+        words = "that is an address, not a path: %s%s writes it next to the program."
+        return words % (output, given)
     found = _namesake(path)
     if found:
         return "%r exists in the working directory." % found

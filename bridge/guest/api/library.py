@@ -1,7 +1,7 @@
 """The helpers of `runtime` for skills, memories, earlier output and progress.
 
-Owns their names and argument checks; the host stores the data. Helpers for skills and memories are
-plain functions that block the thread. The guest removes an `await` before them (see `strip_await`).
+Helpers for skills and memories are plain functions that block the thread. The guest removes an
+`await` before them (see `strip_await`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,7 @@ class Library:
     _client: ChannelClient
 
     def save_memory(self, key: str, value: Any, metadata: Any = None) -> str:
-        """Store a JSON value under a key for later runs.
-
-        Raises:
-            MCPError: It is too large, or the policy refuses it.
-            TypeError: JSON cannot hold it.
-        """
+        """Store a JSON value under a key for later runs."""
         self._save(key, value, metadata)
         return "Memory %r saved." % key
 
@@ -123,11 +118,7 @@ class Library:
             params["description"] = text("description", description)
         return self._ask("save_skill", params)
 
-    def save_tool(
-        self, function: Any, description: Optional[str] = None, name: Optional[str] = None
-    ) -> Any:
-        """Save a function; an alias of `save_skill`."""
-        return self.save_skill(function, description, name)
+    save_tool = save_skill
 
     def list_skills(self) -> List[Dict[str, Any]]:
         """Return the saved skills: name, description, signature, tools, stale and so on."""
@@ -168,33 +159,14 @@ class Library:
             lines: First and last line, from 1: `lines=(100, 200)`.
             find: Return the lines that contain this text, as (number, line).
             limit: The most lines that `find` returns.
-
-        Raises:
-            MCPError: The bridge keeps no output of that run.
         """
         run_id = text("run_id", run_id)
         if run_id.startswith(_RUNS):
             run_id, _, named = run_id[len(_RUNS) :].partition("?")[0].partition("/")
             stream = named or stream
         params: Dict[str, Any] = {"run_id": run_id, "stream": text("stream", stream)}
-        if find is not None:
-            # A single space is a valid text to find.
-            if not (isinstance(find, str) and find):
-                raise TypeError("find must be a text that is not empty, not %r" % (find,))
-            params["find"] = find
-            params["limit"] = whole_number("limit", limit, 1)
-        if lines is not None:
-            message = "lines must be the first and the last line, counted from 1, such as "
-            message += "(100, 200), not %r; offset=-1000 is the end, in bytes"
-            if not isinstance(lines, (list, tuple)) or len(lines) != 2:
-                raise TypeError(message % (lines,))
-            first, last = (whole_number("lines", line, None) for line in lines)
-            if not 1 <= first <= last:
-                raise ValueError(message % (tuple(lines),))
-            params["lines"] = [first, last]
-        params["offset"] = whole_number("offset", offset, None)
-        if length is not None:
-            params["length"] = whole_number("length", length, 0)
+        params.update(offset=offset, length=length, lines=lines, find=find, limit=limit)
+        params = to_json(params, "read_output")
         found = await self._client.call("read_output", params, "read_output")
         return [(number, line) for number, line in found] if find is not None else found
 
@@ -240,17 +212,6 @@ def _is_number(value: Any) -> bool:
     except (TypeError, ValueError, OverflowError):
         return False
     return not isinstance(value, str) and -1e300 < number < 1e300
-
-
-def whole_number(name: str, value: Any, least: Optional[int]) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError("%s must be a whole number, not %s" % (name, type(value).__name__))
-    number = int(value.__index__())
-    if least is not None and number < least:
-        raise ValueError("%s must be at least %d, not %d" % (name, least, number))
-    if abs(number) >= 2**53:
-        raise ValueError("%s is too large: %d" % (name, number))
-    return number
 
 
 def text(name: str, value: Any) -> str:

@@ -15,15 +15,8 @@ SKILL_HEAD = "<skill "  # The beginning of a skill's file name.
 program_files: Set[str] = set()  # File names of programs that came from files.
 
 
-def file_name(number: int) -> str:
-    """Return the file name of a session's program; number 0 is a run outside a session."""
-    return "<run_python %d>" % number if number else FILENAME
-
-
 def is_program(name: str) -> bool:
-    return (
-        name == FILENAME or name.startswith(("<run_python ", SKILL_HEAD)) or name in program_files
-    )
+    return name.startswith(("<run_python", SKILL_HEAD)) or name in program_files
 
 
 def strip_await(tree: ast.Module) -> None:

@@ -1,8 +1,7 @@
 """Objects that represent servers and tools inside a program.
 
-Owns the tool functions, the server objects and the importable modules `mcp`, `mcp.servers` and
-`mcp.servers.<alias>`. They consist of closures and data: text from a server is never compiled. A
-function is made at its first access, so unused tools cost nothing.
+They consist of closures and data: text from a server is never compiled. A function is made at its
+first access, so unused tools cost nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from bridge.guest.api.values import MCPError, Result, UnknownNameError, list_nam
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec as ModuleSpec  # also for other modules
-    from typing import Any, Awaitable, Callable, Dict, Iterator, List, Mapping, Sequence
+    from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence
 
-    # Sends a bound call: server, tool, arguments.
-    CallTool = Callable[[str, str, Dict[str, Any]], Awaitable[Any]]
+    from bridge.guest.api.runtime import Runtime
 else:
     # `importlib.machinery.ModuleSpec`, without that import.
     ModuleSpec = type(sys.__spec__)
@@ -36,7 +34,7 @@ def usable(alias: Any) -> bool:
     )
 
 
-def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, Any]) -> Any:
+def make_function(runtime: Runtime, server: Mapping[str, Any], tool: Mapping[str, Any]) -> Any:
     # Imported here: these modules are slow, and many programs call no tool.
     from bridge.guest.api.arguments import BoundParameters
 
@@ -45,7 +43,7 @@ def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, 
     parameters = BoundParameters(title, tool.get("inputSchema"), server_name, tool_name)
 
     async def function(*args: Any, **kwargs: Any) -> Any:
-        return await call(server_name, tool_name, parameters.bind(args, kwargs))
+        return await runtime.send(server_name, tool_name, parameters.bind(args, kwargs))
 
     function.__name__ = tool["alias"]
     function.__qualname__ = title
@@ -86,26 +84,11 @@ def signature_text(server: Mapping[str, Any], tool: Mapping[str, Any]) -> str:
 class Tools(abc.Mapping):  # type: ignore[type-arg]
     """The functions of one server, made on demand, by alias or by the tools' own names."""
 
-    def __init__(
-        self,
-        call: CallTool,
-        server: Mapping[str, Any],
-        helper: Callable[[str, str], Any] = lambda server, name: None,
-        load: Callable[[str], Awaitable[Mapping[str, Any]]] | None = None,
-        find_added: Callable[[str, str], Any] = lambda server, name: None,
-    ) -> None:
-        """Take the server's data.
-
-        Args:
-            helper: Returns a server's helper by the server's and the helper's name, or None.
-            load: Returns the data of an unloaded server; its functions call it first.
-            find_added: Returns the function of a tool that a call may have added, or None.
-        """
-        self._helper = helper
-        self._load = load
-        self._find_added = find_added
+    def __init__(self, runtime: Runtime, server: Mapping[str, Any], loaded: bool = True) -> None:
+        """Take the server's data; the functions of an unloaded server load it first."""
+        self._runtime = runtime
+        self._loaded = loaded
         self.title = "mcp_%s" % server["alias"]
-        self._call = call
         self._by_alias: Dict[str, Mapping[str, Any]] = {}
         self._by_name: Dict[str, Mapping[str, Any]] = {}
         self._made: Dict[str, Any] = {}
@@ -119,9 +102,9 @@ class Tools(abc.Mapping):  # type: ignore[type-arg]
                 self._by_alias[tool["alias"]] = tool
 
     async def load(self) -> None:
-        if self._load is not None:
-            self._take(await self._load(self.server["name"]))
-            self._load = None
+        if not self._loaded:
+            self._take(await self._runtime.load(self.server["name"]))
+            self._loaded = True
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_alias)
@@ -134,7 +117,7 @@ class Tools(abc.Mapping):  # type: ignore[type-arg]
         # Interpreter and libraries probe dunder names; no tool may have one.
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        if self._load is not None and name.startswith("_"):
+        if not self._loaded and name.startswith("_"):
             raise UnknownNameError(self._no_such(name))
         return self._find(name, self._by_alias, self._by_name)
 
@@ -150,7 +133,7 @@ class Tools(abc.Mapping):  # type: ignore[type-arg]
                 raise MCPError(own["refused"], server=own["name"], tool=name, kind="policy")
 
             return refuse
-        if self._load is not None:
+        if not self._loaded:
 
             async def function(*args: Any, **kwargs: Any) -> Any:
                 await self.load()
@@ -161,7 +144,7 @@ class Tools(abc.Mapping):  # type: ignore[type-arg]
         tool = first.get(name) or second.get(name)
         if tool is not None:
             return self._function(tool)
-        helper = self._helper(self.server["name"], name)
+        helper = self._runtime.of_server(self.server["name"], name)
         if helper is not None:
             return helper
         if name == "tools":
@@ -171,15 +154,15 @@ class Tools(abc.Mapping):  # type: ignore[type-arg]
         tool = self._by_alias.get(alike(str(name), self._by_alias, self.server["name"]))
         if tool is not None:
             return self._function(tool)
-        later = self._find_added(self.server["name"], name)
-        if later is None:
+        added = self._runtime.find_added(self.server["name"], name)
+        if added is None:
             raise UnknownNameError(self._no_such(name))
-        return later
+        return added
 
     def _function(self, tool: Mapping[str, Any]) -> Any:
         name = tool["name"]
         if name not in self._made:
-            self._made[name] = make_function(self._call, self.server, tool)
+            self._made[name] = make_function(self._runtime, self.server, tool)
         return self._made[name]
 
     def _no_such(self, name: str) -> str:
@@ -231,18 +214,18 @@ class Server:
         return describe_tools(self._tools.server)
 
     def __repr__(self) -> str:
-        return "<MCP server %r: %s>" % (
-            self._tools.server["name"],
-            list_names(self._tools),
-        )
+        return "<MCP server %r: %s>" % (self._tools.server["name"], list_names(self._tools))
 
 
 def describe_tools(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
-    tools: List[Dict[str, Any]] = []
-    for tool in server.get("tools") or ():
-        own = {"description": "", **tool, "signature": signature_text(server, tool)}
-        tools.append(Result({**own, "input_schema": tool.get("inputSchema")}))
-    return tools
+    return [
+        Result(
+            {"description": "", **tool},
+            signature=signature_text(server, tool),
+            input_schema=tool.get("inputSchema"),
+        )
+        for tool in server.get("tools") or ()
+    ]
 
 
 class ServerProxies(abc.Mapping):  # type: ignore[type-arg]

@@ -14,17 +14,7 @@ from itertools import islice
 
 from bridge.guest.api.client import parse_json
 from bridge.guest.api.values import Blob, MCPError, MissingKeyError, Result
-from bridge.guest.protocol.results import (
-    binary_data,
-    block_value,
-    blocks_of,
-    is_single,
-    repeated_text,
-    resource_of,
-    source_text,
-    structure_of,
-    text_of,
-)
+from bridge.guest.protocol import results as protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +44,7 @@ class Block(Result):
     __slots__ = ()
 
     def __missing__(self, key: Any) -> Any:
-        inner = resource_of(self)
+        inner = protocol.resource_of(self)
         if inner is not self and key in ("text", "uri", "mimeType", "blob", "data"):
             found = inner.get("blob" if key == "data" else key)
             if found is not None:
@@ -70,11 +60,11 @@ class Block(Result):
 
 _PARTS: Mapping[str, Callable[[Parts], Any]] = {
     # Programs read the text under this name, unless the server has such a key.
-    "content": lambda wire: with_parts([Block(block) for block in blocks_of(wire)], wire),
-    "text": source_text,
+    "content": lambda wire: with_parts([Block(block) for block in protocol.blocks_of(wire)], wire),
+    "text": protocol.source_text,
     **dict.fromkeys(
         ("structuredContent", "structured_content"),
-        lambda wire: Result(s) if type(s := structure_of(wire)) is dict else s,
+        lambda wire: Result(s) if type(s := protocol.structure_of(wire)) is dict else s,
     ),
     # An error is raised.
     **dict.fromkeys(("isError", "is_error"), lambda wire: False),
@@ -86,12 +76,12 @@ def _part(wire: Parts, name: str, with_block: bool = True) -> List[Any]:
     """Return a value's part of that name in a list; an empty list if it has none."""
     if name in _PARTS:
         return [_PARTS[name](wire)]
-    blocks, key = blocks_of(wire), _OF_BLOCK.get(name)
+    blocks, key = protocol.blocks_of(wire), _OF_BLOCK.get(name)
     if with_block and key is not None and len(blocks) == 1:
-        found = resource_of(blocks[0]).get(key, blocks[0].get(key))
+        found = protocol.resource_of(blocks[0]).get(key, blocks[0].get(key))
         if found is not None:
             return [found]
-    text = source_text(wire) if name in _TEXT_METHODS else ""
+    text = protocol.source_text(wire) if name in _TEXT_METHODS else ""
     return [getattr(text, name)] if text else []
 
 
@@ -100,10 +90,10 @@ def more_lines(value: Any) -> List[str]:
     parted = isinstance(value, (_Parted, DictResult, BlobResult))
     wire: Parts = (getattr(value, "_parts", None) if parted else None) or {}
     lines = []
-    for block in blocks_of(wire) if "value" in wire else ():
-        text = text_of(block)
+    for block in protocol.blocks_of(wire) if "value" in wire else ():
+        text = protocol.text_of(block)
         if text is None:
-            binary = isinstance(binary_data(block), str)
+            binary = isinstance(protocol.binary_data(block), str)
             lines.append(repr(_blob(block, "") if binary else block))
         elif not _is_repeated(text, wire["value"]):
             lines.append(text)
@@ -170,7 +160,11 @@ class ListResult(_Parted, _List):
         return "\n".join((list.__repr__(self), *more_lines(self)))
 
     def __add__(self, other: Any) -> Any:
-        return source_text(self._parts) + other if isinstance(other, str) else list(self) + other
+        return (
+            protocol.source_text(self._parts) + other
+            if isinstance(other, str)
+            else list(self) + other
+        )
 
 
 class BlobResult(Blob):
@@ -188,7 +182,7 @@ class DictResult(Result):
     __slots__ = ("_parts",)
 
     def __getitem__(self, key: Any) -> Any:
-        if type(key) is slice and (text := source_text(self._parts)):
+        if type(key) is slice and (text := protocol.source_text(self._parts)):
             return text[key]
         return dict.__getitem__(self, key)
 
@@ -275,7 +269,7 @@ def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any
     if isinstance(value, (_Parted, DictResult)) and not isinstance(value, str):
         wanted, kind = wanted_types(found), dict if isinstance(value, dict) else _plain(value)
         if "string" in wanted and wanted.isdisjoint(_NAMES_OF[kind]):
-            return source_text(value._parts) or value
+            return protocol.source_text(value._parts) or value
     if isinstance(value, dict):
         known: Dict[str, Any] = {}
         for leaf in found:
@@ -296,40 +290,38 @@ def value_of(wire: Parts, subject: str = "") -> Any:
         sys.stderr.write("Note: %s\n" % wire["note"])
     if "value" in wire:
         return with_parts(wire["value"], wire)
-    text = repeated_text(wire)
+    text = protocol.repeated_text(wire)
     if text is not None:
         return with_parts(text, wire)
-    blocks = blocks_of(wire)
-    if is_single(wire):
+    blocks = protocol.blocks_of(wire)
+    if protocol.is_single(wire):
         return _value_of_block(blocks[0], wire, subject)
     items = [_value_of_block(block, {"content": [block]}, subject) for block in blocks]
     return with_parts(items, wire)
 
 
 def _value_of_block(block: Mapping[str, Any], wire: Parts, subject: str) -> Any:
-    if not isinstance(binary_data(block), str):
-        return with_parts(block_value(block, parse_json), wire)
+    if not isinstance(protocol.binary_data(block), str):
+        return with_parts(protocol.block_value(block, parse_json), wire)
     blob = _blob(block, subject)
     blob._parts = wire
     return blob
 
 
 def _blob(block: Mapping[str, Any], subject: str) -> BlobResult:
-    holder = resource_of(block)
+    holder = protocol.resource_of(block)
     return BlobResult(
         holder.get("mimeType") or "application/octet-stream",
-        decode_base64(binary_data(block), subject),
+        decode_base64(protocol.binary_data(block), subject),
         uri=holder.get("uri") or "",
         name=holder.get("name") or "",
     )
 
 
 def decode_base64(text: str, subject: str) -> Any:
-    """Return the bytes of base64 text; a data URL, the URL alphabet and missing padding are
-    accepted.
+    """Return the bytes of base64 text, or the `MCPError` that reading `.data` raises.
 
-    Returns:
-        The bytes, or the `MCPError` that reading `.data` raises, so that other blocks stay usable.
+    A data URL, the URL alphabet and missing padding are accepted.
     """
     import base64
 

@@ -1,8 +1,4 @@
-"""`mcp.runtime`: helpers of a program for other servers, resources and prompts.
-
-Owns the helpers' names, their argument checks and the answers that need only the run's own data.
-The host answers questions about other servers.
-"""
+"""`mcp.runtime`: helpers of a program for other servers, resources and prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from collections import abc
 from contextlib import suppress
 
 from bridge.guest.api import proxies
-from bridge.guest.api.library import Library, whole_number
+from bridge.guest.api.library import Library
 from bridge.guest.api.library import text as _text
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import (
@@ -133,9 +129,8 @@ class Runtime(Library):
         else:
             from bridge.guest.api.arguments import BoundParameters
 
-            plain = BoundParameters(subject, entry.get("inputSchema"), name, tool).bind(
-                (), arguments
-            )
+            parameters = BoundParameters(subject, entry.get("inputSchema"), name, tool)
+            plain = parameters.bind((), arguments)
         return await self.send(name, tool, plain, raw)
 
     async def list_resources(self, server: Optional[str] = None) -> Any:
@@ -181,8 +176,7 @@ class Runtime(Library):
     async def watch_resource(self, server: str, uri: str, timeout: Optional[float] = None) -> Any:
         """Wait until a server reports that a resource changed; return its new content.
 
-        Raises:
-            MCPError: The server sends no such reports, or none came within `timeout` seconds.
+        Without a report within `timeout` seconds it raises MCPError.
         """
         name, uri = self._own_name(_text("server", server)), _text("uri", uri)
         params = {"server": name, "uri": uri, "watch": True, "timeout": timeout}
@@ -195,9 +189,6 @@ class Runtime(Library):
 
         `ref` is the prompt's name or the template's URI, `value` the beginning of the argument.
         `known` are the arguments that are set already.
-
-        Raises:
-            MCPError: The server has no suggestions.
         """
         name, ref = self._own_name(_text("server", server)), _text("ref", ref)
         params = {
@@ -255,7 +246,8 @@ class Runtime(Library):
             return None
 
         async def function(*args: Any, **kwargs: Any) -> Any:
-            tools = proxies.Tools(self.send, await self.load(server), self.of_server)
+            tools = proxies.Tools(self, await self.load(server))
+            self._called.discard(server)  # The data is new: a missing tool does not exist.
             return await tools.attribute(name)(*args, **kwargs)
 
         return function
@@ -283,11 +275,11 @@ class Runtime(Library):
     def _query(self, server: str, tool: Optional[str], detail: str) -> Dict[str, Any]:
         name = self._own_name(_text("server", server))
         wanted = None if tool is None else self._tool_name(name, _text("tool", tool))
-        return {"server": name, "tool": wanted, "detail": _detail(detail)}
+        return {"server": name, "tool": wanted, "detail": detail}
 
     async def search_tool_docs(self, query: str, *, limit: int = 5, detail: str = "summary") -> Any:
         """Search the tools of every discovered server."""
-        params = {"query": _text("query", query), "limit": _limit(limit), "detail": _detail(detail)}
+        params = {"query": _text("query", query), "limit": limit, "detail": detail}
         return await self._client.call("search_tool_docs", params, "search_tool_docs")
 
     def list_servers_sync(self) -> Tuple[str, ...]:
@@ -318,8 +310,8 @@ class Runtime(Library):
     ) -> List[Dict[str, Any]]:
         """Search the loaded servers' tools, best match first."""
         params = {"query": _text("query", query), "limit": 50}
-        found = self._ask("search_tool_docs", {**params, "detail": _detail(detail)})
-        return [one for one in found if one["server"] in self._loaded][: _limit(limit)]
+        found = self._ask("search_tool_docs", {**params, "detail": detail})
+        return [one for one in found if one["server"] in self._loaded][:limit]
 
     def discovered_servers(self, detailed: bool = False) -> Tuple[Union[str, Dict[str, Any]], ...]:
         """Return the names of all discovered servers; with `detailed`, a dict of each."""
@@ -398,11 +390,8 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
         kind.__module__ = "mcp.runtime"
     module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
 
-    def tools_of(server: Mapping[str, Any], load: Any = None) -> proxies.Tools:
-        return proxies.Tools(runtime.send, server, runtime.of_server, load, runtime.find_added)
-
-    loaded = [tools_of(server) for server in run.servers]
-    others = [tools_of(one, runtime.load) for one in run.discovered if not one.get("loaded")]
+    loaded = [proxies.Tools(runtime, server) for server in run.servers]
+    others = [proxies.Tools(runtime, s, False) for s in run.discovered if not s.get("loaded")]
     servers = {tools.server["name"]: proxies.Server(tools) for tools in loaded}
     every = {**{tools.server["name"]: proxies.Server(tools) for tools in others}, **servers}
     aliases = {tools.server["alias"]: tools.server["name"] for tools in (*others, *loaded)}
@@ -440,14 +429,3 @@ def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:
         _defined.extend([name] if first in found else ())
         owner = found[first] if first in found else getattr(builtins, first)
         setattr(builtins, name, getattr(owner, member) if member else owner)
-
-
-def _detail(value: Any) -> str:
-    if value not in ("summary", "full"):
-        raise ValueError("detail must be one of 'summary', 'full', not %r" % (value,))
-    return str(value)
-
-
-def _limit(value: Any) -> int:
-    # A longer answer would use the tokens that searching saves.
-    return min(whole_number("limit", value, 1), 50)

@@ -1,8 +1,7 @@
 """`from skills import name`: saved skills as modules of a package without files.
 
-Owns the finder and a skill's globals, which equal those of every program. Sources come with the
-run, or from the host when a program imports an unexpected skill. Imported only for programs that
-mention skills.
+A skill's globals equal those of every program. Sources come with the run, or from the host when a
+program imports an unexpected skill.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ UNKNOWN = "unknown_skill"  # The host's error code for an unknown skill.
 class SkillFinder:
     """Finds and loads the `skills` package and its modules."""
 
+    _client: ChannelClient
+
     def __init__(self) -> None:
-        self._client: Optional[ChannelClient] = None
         self._namespace: Dict[str, Any] = {}
         self._given: Dict[str, Mapping[str, Any]] = {}
         self._loaded: Dict[str, str] = {}
@@ -88,30 +88,20 @@ class SkillFinder:
         # The `Runtime` object: the helpers are its bound methods.
         runtime = self._namespace["runtime"].call_tool.__self__
         for server in skill.get("servers") or ():
-            tools = Tools(runtime.send, server, runtime.of_server)
-            own.setdefault("mcp_%s" % server["alias"], Server(tools))
+            own.setdefault("mcp_%s" % server["alias"], Server(Tools(runtime, server)))
         register_source(source, file_of(name))
         tree = compile(source, file_of(name), "exec", _ONLY_AST, dont_inherit=True)
         strip_await(tree)
         exec(compile(tree, file_of(name), "exec", dont_inherit=True), own)
         self._loaded[name] = source
 
-    def explain_missing(self, name: str, error: ImportError) -> str:
-        """Return an explanation of a missing skill; empty if the error is another."""
-        if error.name != "%s.%s" % (PACKAGE, name):
-            return ""
-        found = isinstance(error, ModuleNotFoundError) and "there is no skill %r" % name
-        return self._missing.get(name, found or "")
-
     def names(self) -> List[str]:
-        assert self._client is not None
         found = self._client.call_and_wait("list_skills", {}, "list_skills")
         return [skill["name"] for skill in found]
 
     def _find(self, name: str) -> Optional[Mapping[str, Any]]:
         skill = self._given.get(name)
         if skill is None and name.isidentifier() and not name.startswith("_"):
-            assert self._client is not None
             try:
                 skill = self._client.call_and_wait("load_skill", {"name": name}, "skills." + name)
             except MCPError as error:
@@ -134,16 +124,12 @@ class _Package(types.ModuleType):
             if name == "__all__":
                 return finder.names()
             raise AttributeError("module 'skills' has no attribute %r" % name)
-        fullname = "%s.%s" % (PACKAGE, name)
         try:
-            __import__(fullname)
+            found = self.__dict__[name] = load(name)
         except ImportError as error:
-            message = finder.explain_missing(name, error)
-            if not message:
+            if error.name != "%s.%s" % (PACKAGE, name):
                 raise
-            raise AttributeError(message) from None
-        found = sys.modules[fullname].__dict__[name]
-        self.__dict__[name] = found
+            raise AttributeError(str(error)) from None
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -164,8 +150,6 @@ def file_of(name: str) -> str:
 
 def load(name: str) -> Any:
     """Return a skill's function, or raise an `ImportError`."""
-    package: Any = __import__(PACKAGE)
-    try:
-        return getattr(package, name)
-    except AttributeError as error:
-        raise ImportError(str(error), name="%s.%s" % (PACKAGE, name)) from None
+    fullname = "%s.%s" % (PACKAGE, name)
+    __import__(fullname)
+    return sys.modules[fullname].__dict__[name]

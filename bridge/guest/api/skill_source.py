@@ -17,31 +17,17 @@ import textwrap
 import types
 
 from bridge.guest.api.program_files import SKILL_HEAD, is_program
+from bridge.guest.protocol.helpers import OWN_GLOBALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Set
 
-_GIVEN = frozenset((
-    "Blob", "LOADED_MCP_SERVERS", "MCPError", "delete_memory", "display", "get_memory_info",
-    "list_memories", "load_memory", "mcp", "mcp_servers", "memory_exists", "runtime",
-    "save_memory", "save_skill", "save_tool", "update_memory",
-))  # fmt: skip
-
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def collect(function: Any, name: Optional[str] = None) -> Dict[str, Any]:
-    """Return the name and the source of a skill.
-
-    Args:
-        function: A function, or a source as text.
-
-    Raises:
-        TypeError: It is neither, or depends on a value that cannot be saved.
-        ValueError: The name is not usable.
-        SyntaxError: The text is not Python.
-    """
+    """Return the name and the source of a skill; `function` is a function or a source as text."""
     if isinstance(function, str) and function.isidentifier():
         raise TypeError(
             "a skill is a function, or its source, not the text %.80r; the function comes first: "
@@ -51,9 +37,7 @@ def collect(function: Any, name: Optional[str] = None) -> Dict[str, Any]:
         message = "a skill's name has English letters, digits and underscores, not %.80r"
         raise ValueError(message % name)
     if isinstance(function, str):
-        source = textwrap.dedent(function)
-        compile(source, "<skill>", "exec", dont_inherit=True)
-        return {"source": source, **({} if name is None else {"name": name})}
+        return {"source": textwrap.dedent(function), **({} if name is None else {"name": name})}
     inner = inspect.unwrap(function) if callable(function) else function
     if not isinstance(inner, types.FunctionType) or inner.__name__ == "<lambda>":
         kind = "a lambda" if inspect.isfunction(inner) else "a %s" % type(function).__name__
@@ -103,7 +87,7 @@ class _Collector:
             if name in self._seen:
                 continue
             self._seen.add(name)
-            is_given = name in _GIVEN or name.startswith("mcp_")
+            is_given = name in OWN_GLOBALS or name.startswith("mcp_")
             if name in names:
                 if not is_given or _is_own(names[name]):
                     self._take(name, names[name], file)
@@ -127,8 +111,11 @@ class _Collector:
     def _define(self, name: str, value: Any, file: str) -> None:
         names = self._function.__globals__
         if isinstance(value, type):
-            found = (_class_source(value.__name__, each) for each in _programs(file))
-            segment = next(filter(None, found), None)
+            classes = (
+                (node, each) for each in _programs(file) for node in _nodes(each, ast.ClassDef)
+            )
+            found = {each: node for node, each in classes if node.name == value.__name__}
+            segment = next((_segment(node, each) for each, node in found.items()), None)
         else:
             value = inspect.unwrap(value)
             names, file = value.__globals__, value.__code__.co_filename
@@ -218,11 +205,6 @@ def _function_source(function: types.FunctionType) -> Optional[str]:
         if node.name == code.co_name and first == code.co_firstlineno:
             return _segment(node, code.co_filename)
     return None
-
-
-def _class_source(name: str, file: str) -> Optional[str]:
-    found = [node for node in _nodes(file, ast.ClassDef) if node.name == name]
-    return _segment(found[-1], file) if found else None
 
 
 def _imports_of(name: str, value: Any, file: str) -> List[str]:

@@ -1,7 +1,4 @@
-"""Formats exceptions for the model: the program's own frames, bounded, without carets.
-
-Chained causes, notes and exception groups are kept; the guest's frames are removed.
-"""
+"""Formats exceptions for the model: the program's own frames, bounded, without carets."""
 
 from __future__ import annotations
 
@@ -35,12 +32,9 @@ def register_source(source: str, name: str = FILENAME) -> None:
     if lines and not lines[-1].endswith("\n"):
         # Without the newline, carets under the last line are one column off.
         lines[-1] += "\n"
-
-    def remember() -> None:
-        sys.modules["linecache"].cache[name] = (len(source), None, lines, name)
-
+    entry = {name: (len(source), None, lines, name)}
     # Few programs need linecache, and its import is slow.
-    imports.OnImport("linecache", remember)
+    imports.OnImport("linecache", lambda: sys.modules["linecache"].cache.update(entry))
 
 
 def describe(error: BaseException, ours: FrozenSet[str]) -> str:

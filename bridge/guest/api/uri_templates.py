@@ -17,20 +17,14 @@ _VARIABLE = re.compile(r"((?:[A-Za-z0-9_.\-]|%[0-9A-Fa-f]{2})+)(\*|:[1-9][0-9]{0
 
 _RESERVED = ":/?#[]@!$&'()*+,;="
 
-# Operator to separator of values; the first three also have no prefix.
+# Operator to separator of values; the first two have no prefix.
 _SEPARATORS = {"": ",", "+": ",", "#": ",", ".": ".", "/": "/", ";": ";", "?": "&", "&": "&"}
-_SILENT = ("", "+")
 _NAMED = {";": "", "?": "=", "&": "="}
 """Operators that write names, with what an empty value leaves after its name."""
 
 
 def expand(template: str, values: Mapping[str, Any]) -> str:
-    """Return the URI for these values: texts, numbers, booleans, and lists or dicts of them.
-
-    Raises:
-        TypeError: A value is missing, unknown or of another type.
-        ValueError: The text is not a URI template.
-    """
+    """Return the URI for these values: texts, numbers, booleans, and lists or dicts of them."""
     parts = re.split(r"\{([^{}]*)\}", template)
     texts, expressions = parts[::2], [_parse_expression(part) for part in parts[1::2]]
     # Real templates have one to four.
@@ -42,58 +36,49 @@ def expand(template: str, values: Mapping[str, Any]) -> str:
         if given not in names:
             message = "%.200r has no variable %r.%s Variables: %s."
             raise TypeError(message % (template, given, nearest(given, names), list_names(names)))
-    missing = [name for name, operator in found if operator not in ("?", "&")]
-    missing = [name for name in missing if values.get(name) is None]
+    missing = [n for n, operator in found if operator not in ("?", "&") and values.get(n) is None]
     if missing:
         message = "%.200r is a template; give %s as keyword arguments"
         raise TypeError(message % (template, list_names(dict.fromkeys(missing))))
     for index, (operator, variables) in enumerate(expressions):
         filled = list(_fill(operator, variables, values))
-        first = operator if filled and operator not in _SILENT else ""
+        first = operator if filled and operator != "+" else ""
         parts[2 * index + 1] = first + _SEPARATORS[operator].join(filled)
     return "".join(parts)
 
 
 def _parse_expression(expression: str) -> Tuple[str, List[Tuple[str, str]]]:
     operator = expression[:1] if expression[:1] in _SEPARATORS else ""
-    variables = []
-    for part in expression[len(operator) :].split(","):
-        found = _VARIABLE.fullmatch(part)
-        if found is None:
-            raise ValueError("{%.100s} in a URI template cannot be understood" % expression)
-        variables.append((found.group(1), found.group(2) or ""))
-    return operator, variables
+    matches = [_VARIABLE.fullmatch(part) for part in expression[len(operator) :].split(",")]
+    if None in matches:
+        raise ValueError("{%.100s} in a URI template cannot be understood" % expression)
+    return operator, [(match[1], match[2] or "") for match in matches if match]
 
 
 def _fill(
     operator: str, variables: List[Tuple[str, str]], values: Mapping[str, Any]
 ) -> Iterator[str]:
-    empty = _NAMED.get(operator)
+    def assign(name: str, text: str) -> str:
+        return name + ("=" + text if text else _NAMED.get(operator, "="))
+
     for name, modifier in variables:
         value = values.get(name)
-        is_many = isinstance(value, (list, tuple, dict))
-        if value is None or (is_many and not value):
+        if isinstance(value, dict):
+            pairs = [[_escape(name, part, operator) for part in pair] for pair in value.items()]
+            if modifier == "*":
+                yield from (assign(*pair) for pair in pairs)
+                continue
+            texts = [text for pair in pairs for text in pair]
+        elif isinstance(value, (list, tuple)):
+            texts = [_escape(name, item, operator) for item in value]
+        elif value is None:
             continue
-        pairs = value.items() if isinstance(value, dict) else [(name, value)]
-        if isinstance(value, (list, tuple)):
-            pairs = [(name, item) for item in value]
-        given = [
-            (_escape(name, key, operator), _escape(name, item, operator)) for key, item in pairs
-        ]
-        if is_many and modifier == "*":
-            for key, text in given:
-                if empty is None and not isinstance(value, dict):
-                    yield text
-                else:
-                    yield "%s%s" % (key, "=" + text if text or empty is None else empty)
-            continue
-        if is_many:
-            parts = [part for pair in given for part in pair[not isinstance(value, dict) :]]
-            text = ",".join(parts)
         else:
             cut = int(modifier[1:]) if modifier[:1] == ":" else None
-            text = _escape(name, _text(name, value)[:cut], operator)
-        yield text if empty is None else "%s%s" % (name, "=" + text if text else empty)
+            texts = [_escape(name, _text(name, value)[:cut], operator)]
+        if modifier != "*":
+            texts = [",".join(texts)] if texts else []
+        yield from (assign(name, text) if operator in _NAMED else text for text in texts)
 
 
 def _text(name: str, value: Any) -> str:

@@ -1,8 +1,4 @@
-"""The values that cross the channel, as programs see them.
-
-Owns the types of results (`Result`, `Blob`, `MCPError`) and the conversion of arguments
-(`to_json`), which loses no information.
-"""
+"""The values that cross the channel, as programs see them."""
 
 from __future__ import annotations
 
@@ -76,8 +72,7 @@ class ArgumentsError(MCPError, TypeError):
 class UnknownNameError(MCPError, KeyError, AttributeError):
     """An unknown server, tool or helper; the message lists the known ones."""
 
-    def __str__(self) -> str:
-        return self.message
+    __str__ = ArgumentsError.__str__
 
 
 class MissingKeyError(KeyError):
@@ -93,6 +88,14 @@ def list_names(names: Iterable[Any]) -> str:
     shown = [str(name) for name in names]
     text = ", ".join(shown[:40]) or "none"
     return "%s and %d more" % (text, len(shown) - 40) if shown[40:] else text
+
+
+def error_text(error: BaseException) -> str:
+    """Return an exception's message on one line; empty if it has none or raises."""
+    try:
+        return " ".join(str(error).split())
+    except BaseException:
+        return ""
 
 
 def nearest(name: str, names: Iterable[Any]) -> str:
@@ -151,11 +154,7 @@ class Blob:
 
     @property
     def data(self) -> bytes:
-        """The bytes.
-
-        Raises:
-            MCPError: The server's data is not base64.
-        """
+        """The bytes; an MCPError if the server's data is not base64."""
         if isinstance(self._data, MCPError):
             raise self._data
         data: bytes = self._data
@@ -197,16 +196,22 @@ def error_from_wire(error: Mapping[str, Any]) -> MCPError:
 def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
     """Return `value` as plain JSON data: tuples as lists, dataclasses as dicts.
 
-    Raises:
-        ArgumentsError: JSON cannot hold it; `path` names the place in the message.
+    `path` names the place in the `ArgumentsError` for a value that JSON cannot hold.
     """
-    if value is None or value is True or value is False or type(value) is str:
-        return value
     kind = type(value)
-    if kind is int:
-        return _integer(value, path)
-    if kind is float:
-        return _real(value, path)
+    if value is None or value is True or value is False or kind is str:
+        return value
+    # Subclasses of plain types are sent as the plain type.
+    if issubclass(kind, str):
+        return str.__str__(value)
+    if issubclass(kind, int):
+        if value.bit_length() > 14_000:  # Readers refuse longer integers (4,300 digits).
+            raise _no_json("%s is an integer too long for JSON; pass it as text" % path)
+        return int(value)
+    if issubclass(kind, float):
+        if not math.isfinite(value):
+            raise _no_json("%s is %r, which is not JSON; use None or leave it out" % (path, value))
+        return float(value)
     if depth >= MAX_DEPTH:
         where = path if len(path) <= 200 else path[:200] + "..."
         raise _no_json("%s is nested more than %d deep, or contains itself" % (where, MAX_DEPTH))
@@ -226,13 +231,6 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
     enums = sys.modules.get("enum")
     if enums is not None and isinstance(value, enums.Enum):
         return to_json(value.value, path, depth + 1)
-    # Subclasses of plain types are sent as the plain type.
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int):
-        return _integer(int(value), path)
-    if isinstance(value, float):
-        return _real(float(value), path)
     if isinstance(value, Unknown):
         from bridge.guest.api.held_results import to_reference
 
@@ -241,11 +239,7 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
 
 
 def to_text(value: Any, path: str) -> str:
-    """Return `value` as a prompt's argument: a text, or other values as JSON.
-
-    Raises:
-        TypeError: JSON cannot hold it.
-    """
+    """Return `value` as a prompt's argument: a text, or other values as JSON."""
     if isinstance(value, str):
         return str.__str__(value)
     import json  # few programs have one of these
@@ -255,18 +249,6 @@ def to_text(value: Any, path: str) -> str:
 
 def _no_json(message: str) -> ArgumentsError:
     return ArgumentsError(message, kind="arguments")
-
-
-def _integer(value: int, path: str) -> int:
-    if value.bit_length() > 14_000:  # Readers refuse longer integers (4,300 digits).
-        raise _no_json("%s is an integer too long for JSON; pass it as text" % path)
-    return value
-
-
-def _real(value: float, path: str) -> float:
-    if not math.isfinite(value):
-        raise _no_json("%s is %r, which is not JSON; use None or leave it out" % (path, value))
-    return value
 
 
 _ADVICE = {

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterable
-
 DATA = tuple(
     """numpy pandas matplotlib scipy scikit-learn seaborn statsmodels polars pyarrow duckdb openpyxl
     xlsxwriter xlrd pillow requests httpx beautifulsoup4 lxml html5lib pypdf pdfplumber reportlab
@@ -58,10 +54,3 @@ def meant(name: str) -> str:
             return value
     near = difflib.get_close_matches(name, DATA, n=1, cutoff=0.75)
     return near[0] if near and near[0] != name else ""
-
-
-def is_allowed(name: str, allow: Iterable[str]) -> bool:
-    """Return whether a list of name patterns, with "*" for any text, allows a package."""
-    from fnmatch import fnmatchcase
-
-    return any(fnmatchcase(normalize_name(name), entry) for entry in allow)

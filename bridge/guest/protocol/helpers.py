@@ -50,6 +50,11 @@ PLAIN = frozenset(name for name in _names if " " not in name)
 
 GLOBAL_HELPERS = frozenset(name for name in PLAIN if "memor" in name or name == "save_tool")
 
+OWN_GLOBALS = GLOBAL_HELPERS | {
+    "Blob", "LOADED_MCP_SERVERS", "MCPError", "mcp", "mcp_servers", "runtime",
+}  # fmt: skip
+"""The globals of each program, next to those of its servers."""
+
 OF_SERVERS = (
     "call_tool", "call_tool_raw", "get_prompt", "list_prompts", "list_resource_templates",
     "list_resources", "read_resource",

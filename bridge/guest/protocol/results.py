@@ -122,10 +122,7 @@ def literal_as_json(text: str) -> str:
 
     A literal is translated token by token, at the cost of parsing JSON. `ast.literal_eval` would
     build a syntax tree, which takes a hundred times the text's memory. Any other text becomes
-    invalid JSON or raises: names, calls, tuples, keys that are not strings.
-
-    Raises:
-        ValueError: It is certainly not such a literal.
+    invalid JSON or raises ValueError: names, calls, tuples, keys that are not strings.
     """
     import re  # takes long, and few servers send literals
 

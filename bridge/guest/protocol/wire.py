@@ -14,20 +14,8 @@ from bridge.guest.protocol import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import (
-        Any,
-        Callable,
-        ClassVar,
-        Dict,
-        Iterator,
-        List,
-        Mapping,
-        NoReturn,
-        Optional,
-        Tuple,
-        Union,
-        dataclass_transform,  # in 3.11, which is what types are checked with
-    )
+    # Types are checked with 3.11, which has `dataclass_transform`.
+    from typing import Any, Callable, ClassVar, Iterator, Mapping, NoReturn, dataclass_transform
 else:
 
     def dataclass_transform(**options):
@@ -58,11 +46,11 @@ def _fresh(kind: Callable[[], Any]) -> Any:
 
 @dataclass_transform(frozen_default=True)
 class Frame:
-    """An immutable value with the annotated fields of its class, in order."""
+    """A value with the annotated fields of its class, in order."""
 
-    _fields: ClassVar[Tuple[str, ...]] = ()
+    _fields: ClassVar[tuple[str, ...]] = ()
     _raw: ClassVar[str] = ""
-    _defaults: ClassVar[Dict[str, Any]] = {}
+    _defaults: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
         # Before Python 3.10 a class without annotations shows those it inherits.
@@ -73,18 +61,14 @@ class Frame:
         cls._raw = next((name for name in cls._fields if own[name] == "bytes"), "")
 
     def __init__(self, *args: Any, **given: Any) -> None:
-        fields, defaults = self._fields, self._defaults
+        fields = self._fields
         given.update(zip(fields, args))  # noqa: B905 - `strict` is newer than Python 3.9
-        for name in fields:
-            if name not in given and name in defaults:
-                default = defaults[name]
+        for name, default in self._defaults.items():
+            if name not in given:
                 given[name] = default() if isinstance(default, type) else default
         if len(args) > len(fields) or given.keys() != set(fields):
             raise TypeError("%s takes %s" % (type(self).__name__, ", ".join(fields)))
         self.__dict__.update({name: given[name] for name in fields})
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError("a frame's %r cannot be set" % name)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -149,10 +133,10 @@ class Done(Frame):
     has_result: bool = False
     result: Any = None
     result_repr: str = ""
-    holds: List[List[Any]] = _fresh(list)
+    holds: list[list[Any]] = _fresh(list)
     more: int = 0
-    lost: List[List[str]] = _fresh(list)
-    unsent: List[str] = _fresh(list)
+    lost: list[list[str]] = _fresh(list)
+    unsent: list[str] = _fresh(list)
     assigned: bool = False
 
 
@@ -185,7 +169,7 @@ class State(Frame):
     """
 
     data: bytes = b""
-    lost: List[List[str]] = _fresh(list)
+    lost: list[list[str]] = _fresh(list)
 
 
 class File(Frame):
@@ -208,8 +192,8 @@ class Exited(Frame):
     `kept`: a session's process continues and waits for the next `Run`.
     """
 
-    code: Optional[int] = None
-    signal: Optional[int] = None
+    code: int | None = None
+    signal: int | None = None
     timed_out: bool = False
     oom_kills: int = 0
     cpu_ms: int = 0
@@ -234,20 +218,20 @@ class Run(Frame):
     """
 
     code: str
-    argv: List[str] = _fresh(list)
-    servers: List[Dict[str, Any]] = _fresh(list)
-    discovered: List[Dict[str, Any]] = _fresh(list)
+    argv: list[str] = _fresh(list)
+    servers: list[dict[str, Any]] = _fresh(list)
+    discovered: list[dict[str, Any]] = _fresh(list)
     capabilities: str = ""
-    limits: Dict[str, Any] = _fresh(dict)
+    limits: dict[str, Any] = _fresh(dict)
     session: int = 0
     name: str = ""
     state: str = ""
     save: bool = False
-    files: List[Dict[str, str]] = _fresh(list)
-    paths: List[str] = _fresh(list)
-    skills: List[Dict[str, str]] = _fresh(list)
-    packages: List[str] = _fresh(list)
-    names: Dict[str, str] = _fresh(dict)
+    files: list[dict[str, str]] = _fresh(list)
+    paths: list[str] = _fresh(list)
+    skills: list[dict[str, str]] = _fresh(list)
+    packages: list[str] = _fresh(list)
+    names: dict[str, str] = _fresh(dict)
 
 
 class Stop(Frame):
@@ -272,34 +256,34 @@ class Reply(Frame):
 
     id: int
     value: Any = None
-    error: Optional[Dict[str, Any]] = None
+    error: dict[str, Any] | None = None
 
 
 if TYPE_CHECKING:
-    GuestFrame = Union[
-        Hello, Call, Cancel, Output, Shown, Progress, State, File, Done, Exited, Pong
-    ]
-    HostFrame = Union[Run, Reply, Stop, Ping]
+    GuestFrame = (
+        Hello | Call | Cancel | Output | Shown | Progress | State | File | Done | Exited | Pong
+    )
+    HostFrame = Run | Reply | Stop | Ping
 else:
     GuestFrame = HostFrame = Frame
 
 
 _GUEST = (Hello, Call, Cancel, Output, Done, Exited, Shown, Progress, State, File, Pong)
 _HOST = (Run, Reply, Stop, Ping)
-_TYPES: Dict[str, Any] = {kind.__name__.lower(): kind for kind in (*_GUEST, *_HOST)}
+_TYPES: dict[str, Any] = {kind.__name__.lower(): kind for kind in (*_GUEST, *_HOST)}
 
 GUEST_TYPES = frozenset(kind.__name__.lower() for kind in _GUEST)
 _HOST_TYPES = frozenset(kind.__name__.lower() for kind in _HOST)
 
 
-def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
+def encode(frame: GuestFrame | HostFrame) -> bytes:
     """Return `frame` as one line.
 
     Raises:
         ValueError: A value is not JSON: a cycle, too deep nesting; outside of replies also NaN.
         TypeError: JSON has no such type.
     """
-    document: Dict[str, Any] = {"type": type(frame).__name__.lower()}
+    document: dict[str, Any] = {"type": type(frame).__name__.lower()}
     document.update(frame.__dict__)
     raw = document.pop(frame._raw, b"")
     try:
@@ -334,34 +318,26 @@ class LineDecoder:
     A frame is a line with its raw bytes in front. Chunks are joined once, so that a long frame
     takes time linear in its length.
 
-    Args:
-        drops_long: Whether a frame over the limit is dropped instead of an error.
+    With `drops_long`, a frame over the limit is dropped instead of an error.
     """
 
     def __init__(self, max_line_bytes: int = MAX_FRAME_BYTES, drops_long: bool = False) -> None:
         self.max_bytes = max_line_bytes
         self._drops_long = drops_long
-        self._line: List[bytes] = []
+        self._line: list[bytes] = []
         self._forget_frame()
 
     def _forget_frame(self, skipping: bool = False) -> None:
-        self._before: List[bytes] = []  # The raw bytes, and the lines that announce them.
+        self._before: list[bytes] = []  # The raw bytes, and the lines that announce them.
         self._line.clear()
         self._size = self._raw = 0
         self._skipping = skipping
 
-    @property
-    def pending(self) -> int:
-        """Bytes kept of an unfinished frame."""
-        return self._size
-
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield each frame that `data` completes, without its last newline; no blank lines.
 
-        Exhaust the iterator before feeding again.
-
-        Raises:
-            WireError: A frame is longer than the limit; the rest of the stream cannot be read.
+        Exhaust the iterator before feeding again. A frame over the limit raises WireError: the rest
+        of the stream cannot be read.
         """
         start = 0
         while True:
@@ -401,10 +377,8 @@ def count_values(line: bytes, exact_above: int = MAX_VALUES) -> int:
     """Return an upper bound on the number of values in a line of JSON, without parsing it.
 
     Fast and small for any input. If the line is invalid, the bound holds for the values before the
-    error, which is all that a parser creates.
-
-    Args:
-        exact_above: Up to this, punctuation inside strings is counted too, which is faster.
+    error, which is all that a parser creates. Up to `exact_above`, punctuation inside strings is
+    counted too, which is faster.
     """
     values = 0
     # In pieces: each count holds the interpreter lock, which blocks all threads.
@@ -432,11 +406,7 @@ def _punctuation(text: bytes) -> int:
 
 
 def decode_guest_frame(line: bytes) -> GuestFrame:
-    """Return the frame that a guest's line holds, every field checked.
-
-    Raises:
-        WireError: It is not exactly one of the guest's frames.
-    """
+    """Return the frame that a guest's line holds, every field checked, or raise WireError."""
     start = json_start(line)
     name, document = _parse(line[start:], GUEST_TYPES, _decoded_of_guest)
     if not line.startswith(b'{"type":"%s"' % name.encode(), start):
@@ -468,16 +438,16 @@ def decode_host_frame(line: bytes) -> HostFrame:
     return frame
 
 
-_JSON_TYPES: Dict[str, Optional[Tuple[type, ...]]] = {
+_JSON_TYPES: dict[str, tuple[type, ...] | None] = {
     "int": (int,), "float": (int, float), "str": (str,), "bytes": (), "bool": (bool,), "Any": None,
-    "Mapping": (dict,), "List": (list,), "Optional": (int, type(None)),
+    "Mapping": (dict,), "list": (list,), "int | None": (int, type(None)),
 }  # fmt: skip
 """What JSON may hold for a field of a guest's frame, by how its annotation begins."""
 
 
 def _parse(
     line: bytes, allowed: "frozenset[str]", decode: Callable[[str], Any]
-) -> Tuple[str, Dict[str, Any]]:
+) -> tuple[str, dict[str, Any]]:
     try:
         document = decode(line.decode("utf-8"))
     except RecursionError:
@@ -521,7 +491,7 @@ _decoded_of_guest = json_text.decoder(
 )
 
 
-def _check_fields(name: str, document: Dict[str, Any]) -> None:
+def _check_fields(name: str, document: dict[str, Any]) -> None:
     kind = _TYPES[name]
     for key, value in document.items():
         if key not in kind._fields:

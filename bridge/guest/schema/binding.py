@@ -101,9 +101,8 @@ class Parameters:
         try:
             bound[name] = self.plain(value, schema, name)
         except TypeError as error:
-            wrong.append(
-                Wrong("wrong-value", name, "is given a value that is not JSON: %s" % error)
-            )
+            said = "is given a value that is not JSON: %s" % error
+            wrong.append(Wrong("wrong-value", name, said))
             return
         text = problem(bound[name], schema, self.root, parameter.alias)
         if text is None:

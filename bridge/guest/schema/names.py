@@ -64,8 +64,7 @@ def split_target(target: Dict[str, Any], named: Mapping[str, Any]) -> Dict[str, 
 def nearest(name: str, names: Iterable[str], cutoff: float = USUAL_CUTOFF) -> str:
     """Return the name most similar to `name`; empty if none is similar enough.
 
-    Args:
-        cutoff: The lowest ratio. Above the default, names that only share a part do not count.
+    Above the default cutoff, names that only share a part do not count.
     """
     by_lower: Dict[str, str] = {}
     for other in islice(names, 1_000):

@@ -1,7 +1,4 @@
-"""Reads a tool's input schema as the parameters of a Python function.
-
-Owns the order, the Python names, the other names and the defaults of parameters.
-"""
+"""Reads a tool's input schema as the parameters of a Python function."""
 
 from __future__ import annotations
 

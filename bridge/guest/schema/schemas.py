@@ -1,7 +1,6 @@
 """Reads any JSON value as a JSON Schema: follows local references, finds types, converts values.
 
-Validation and type texts use it. Nothing here raises, and every walk has a bound: schemas come from
-servers.
+Nothing here raises, and every walk has a bound: schemas come from servers.
 """
 
 from __future__ import annotations

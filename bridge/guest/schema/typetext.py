@@ -46,18 +46,15 @@ _PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool
 
 
 class Names:
-    """How a module's text refers to builtins and `typing`, and the class names in use."""
+    """How a module's text refers to builtins and `typing`, and the class names in use.
+
+    The builtins in `shadowed` need the prefix `builtins`. `inline` limits the characters of a type:
+    then objects are inline, as `{'id'?: int}`, without classes.
+    """
 
     def __init__(
         self, *, builtins: str = "", shadowed: Collection[str] = (), inline: Optional[int] = None
     ) -> None:
-        """Set the spelling of references.
-
-        Args:
-            builtins: Prefix.
-            shadowed: The builtins that need it.
-            inline: Characters of a type; objects are inline, as `{'id'?: int}`, without classes.
-        """
         self.inline = inline
         self._builtins = builtins
         self._shadowed = shadowed
@@ -86,8 +83,7 @@ Object = namedtuple("Object", "name root fields more")
 class TypeWriter:
     """Writes the types of one tool's arguments, or of its results.
 
-    Attributes:
-        objects: The classes that the texts refer to, parts before wholes.
+    `objects` are the classes that the texts refer to, parts before wholes.
     """
 
     def __init__(self, root: Any, base: str, names: Names, *, results: bool = False) -> None:
@@ -350,9 +346,7 @@ class Head:
     """A tool's function as text.
 
     Attributes:
-        arguments: The parameters in the text.
         rest: The name of further arguments; empty if there can be none.
-        returns: The type of the result; "Any" if nothing is known.
         objects: The classes that the types refer to, parts before wholes.
         observed: The calls in which the result was observed; 0 for a declared or unknown type.
     """
@@ -520,23 +514,22 @@ def typed_dicts(objects: Sequence[Object]) -> List[str]:
 
 
 def _typed_dict(made: Object, defined: Set[str]) -> str:
-    if all(_is_field_name(field.key) for field in made.fields):
-        lines = ["class %s(TypedDict):" % made.name]
+    if not all(_is_field_name(field.key) for field in made.fields):
+        lines = ['%s = TypedDict("%s", {' % (made.name, made.name)]
         for field in made.fields:
-            text = field.text if field.required else "NotRequired[%s]" % field.text
-            notes = constraints(field.schema, made.root)
-            notes += [] if field.required else _default(field.schema, made.root)
-            note = _with_notes(description(field.schema, made.root, 120), notes)
-            lines.append("    %s: %s%s" % (field.key, text, "  # " + note if note else ""))
-        lines += ["    # ... and %d more" % made.more] if made.more else []
-        lines += [] if made.fields else ["    pass"]
-        return "\n".join(lines)
-    lines = ['%s = TypedDict("%s", {' % (made.name, made.name)]
+            text = _forward(field.text, defined)
+            text = text if field.required else "NotRequired[%s]" % text
+            lines.append("    %r: %s," % (field.key, text))
+        return "\n".join([*lines, "})"])
+    lines = ["class %s(TypedDict):" % made.name]
     for field in made.fields:
-        text = _forward(field.text, defined)
-        text = text if field.required else "NotRequired[%s]" % text
-        lines.append("    %r: %s," % (field.key, text))
-    return "\n".join([*lines, "})"])
+        text = field.text if field.required else "NotRequired[%s]" % field.text
+        notes = constraints(field.schema, made.root)
+        notes += [] if field.required else _default(field.schema, made.root)
+        note = _with_notes(description(field.schema, made.root, 120), notes)
+        lines.append("    %s: %s%s" % (field.key, text, "  # " + note if note else ""))
+    lines += ["    # ... and %d more" % made.more] if made.more else []
+    return "\n".join(lines if made.fields else [*lines, "    pass"])
 
 
 def _forward(text: str, defined: Set[str]) -> str:

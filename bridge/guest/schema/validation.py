@@ -27,9 +27,7 @@ MAX_STEPS = 10_000
 def problem(value: Any, schema: Any, root: Any, where: str = "") -> Optional[str]:
     """Return the violation as a sentence without a full stop; None if `value` fits.
 
-    Args:
-        root: The document that `$ref`s point into.
-        where: The name of the value, such as a parameter's name.
+    `root` is the document that `$ref`s point into, and `where` the name of the value.
     """
     try:
         found = _Check(root).check(value, schema, 0)
@@ -287,11 +285,7 @@ TYPE, CHOICE, KEYS, OTHER = range(4)
 
 
 class Found:
-    """A violation and its place: path segments from the inside out.
-
-    Attributes:
-        more: Further violations of the same object.
-    """
+    """A violation, its place (path segments from the inside out), and `more` of the same object."""
 
     def __init__(self, text: str, rank: int, types: Sequence[str] = ()) -> None:
         self.text = text
@@ -379,13 +373,11 @@ def size_problem(
     size: int, schema: Mapping[str, Any], kind: str, noun: str, rank: int = OTHER
 ) -> Optional[Found]:
     """Return that something is too small or too large; `kind` ends its keywords: "Length"."""
-    least, most = schema.get("min" + kind), schema.get("max" + kind)
-    if schemas.is_number(least) and size < least:
-        if not size:
-            return Found("must not be empty", rank)
-        return Found("must have at least %s %s, not %d" % (shown(least), noun, size), rank)
-    if schemas.is_number(most) and size > most:
-        return Found("must have at most %s %s, not %d" % (shown(most), noun, size), rank)
+    for key, breaks, words in (("min", operator.lt, "at least"), ("max", operator.gt, "at most")):
+        limit = schema.get(key + kind)
+        if schemas.is_number(limit) and breaks(size, limit):
+            text = "must have %s %s %s, not %d" % (words, shown(limit), noun, size)
+            return Found(text if size else "must not be empty", rank)
     return None
 
 

@@ -17,6 +17,7 @@ import os
 import sys
 
 from bridge.guest.api.tracebacks import register_source
+from bridge.guest.api.values import error_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,10 +57,7 @@ def why(error: BaseException, doing: str = "keeping") -> str:
         return "it is nested too deeply"
     if isinstance(error, MemoryError):
         return "there is not enough memory to write it down"
-    try:
-        text = " ".join(str(error).split())
-    except BaseException:
-        text = ""
+    text = error_text(error)
     if isinstance(error, NotKept):
         return text
     for before in ("cannot pickle '", "can't pickle "):
@@ -138,8 +136,17 @@ def restore(names: Dict[str, Any], workspace: str, data: bytes) -> List[List[str
     try:
         with uncollected():
             _session["names"] = names
-            header, offset = _read_header(data)
-            lost = _restore_values(names, workspace, header, memoryview(data)[offset:])
+            header, values, contents = _read(data)
+            for file, text in header["sources"].items():
+                register_source(text, str(file))
+            if header.get("packed"):
+                import zlib  # few states are large
+
+                values = memoryview(zlib.decompress(values))
+            # Files first: values may need modules among them.
+            lost = _put_files(workspace, header, contents)
+            if not _read_all(names, header["names"], values):
+                lost += _read_each(names, header["names"], values)
     except NotKept as error:
         lost = [[EVERYTHING, why(error)]]
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
@@ -152,42 +159,23 @@ def restore(names: Dict[str, Any], workspace: str, data: bytes) -> List[List[str
     return told(lost)
 
 
-def _read_header(data: bytes) -> Tuple[Dict[str, Any], int]:
-    line, newline, _ = data[: len(MAGIC) + 20].partition(b"\n")
-    if not newline or not line.startswith(MAGIC) or not line[len(MAGIC) :].isdigit():
+def _read(data: bytes) -> Tuple[Dict[str, Any], memoryview, memoryview]:
+    """Return a checkpoint's header, its pickles and the contents of its files."""
+    line = data[: len(MAGIC) + 20].partition(b"\n")[0]
+    version = line[len(MAGIC) :].decode("ascii", "replace")
+    if not line.startswith(MAGIC):
         raise NotKept("it is no checkpoint")
-    version = int(line[len(MAGIC) :])
-    if version != VERSION:
-        words = "the checkpoint is of version %d; this bridge reads version %d"
+    if version != str(VERSION):
+        words = "the checkpoint is of version %s; this bridge reads version %d"
         raise NotKept(words % (version, VERSION))
     start = len(line) + 1 + LENGTH_BYTES
     size = int.from_bytes(data[start - LENGTH_BYTES : start], "big")
-    if size > len(data) - start:
-        raise NotKept("the checkpoint ends in the middle")
     header: Dict[str, Any] = json.loads(data[start : start + size].decode("utf-8", "surrogatepass"))
-    names = header.get("packed") or sum(n[1] for n in header["names"])
-    expected = names + sum(f[2] for f in header["files"])
-    if expected != len(data) - start - size:
-        raise NotKept("the checkpoint ends in the middle, or has too much")
-    return header, start + size
-
-
-def _restore_values(
-    names: Dict[str, Any], workspace: str, header: Dict[str, Any], body: memoryview
-) -> List[List[str]]:
-    for file, text in header["sources"].items():
-        register_source(text, str(file))
-    size = header.get("packed") or sum(length for _, length in header["names"])
-    values = body[:size]
-    if header.get("packed"):
-        import zlib  # few states are large
-
-        values = memoryview(zlib.decompress(values))
-    # Files first: values may need modules among them.
-    lost = _put_files(workspace, header, body[size:])
-    if not _read_all(names, header["names"], values):
-        lost += _read_each(names, header["names"], values)
-    return lost
+    body = memoryview(data)[start + size :]
+    values = header.get("packed") or sum(length for _, length in header["names"])
+    if values + sum(size for _, _, size in header["files"]) != len(body):
+        raise NotKept("the checkpoint is damaged: a part is missing, or there is too much")
+    return header, body[:values], body[values:]
 
 
 def _put_files(workspace: str, header: Dict[str, Any], body: memoryview) -> List[List[str]]:

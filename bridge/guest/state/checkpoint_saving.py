@@ -1,9 +1,8 @@
 """Saves a session's values and files for another sandbox; reports the values it cannot save.
 
-Owns the selection, the order, and the omissions above the limit. Unlike in `cloudpickle`, functions
-refer to the session's namespace instead of copying it. Code is marked with its Python version. The
-bridge's objects are saved as references. A value whose copy would differ is refused. `checkpoint`
-reads the result.
+Unlike in `cloudpickle`, functions refer to the session's namespace instead of copying it. Code is
+marked with its Python version. The bridge's objects are saved as references. A value whose copy
+would differ is refused.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import sys
 import types
 from enum import Enum
 
+from bridge.guest.protocol.helpers import OWN_GLOBALS
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import State
 from bridge.guest.state import checkpoint
@@ -36,10 +36,6 @@ MAX_LOOKED_AT = 20_000
 """Files of the workspace that are examined; a program may have unpacked an archive."""
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-_GIVEN = frozenset(
-    ("runtime", "mcp", "mcp_servers", "LOADED_MCP_SERVERS", "MCPError", "Blob", "display")
-)
 
 _hung: Dict[str, int] = {}
 """Name to `id` of values whose saving was interrupted: they are not tried again."""
@@ -81,21 +77,13 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
         },
         ensure_ascii=False,
     ).encode("utf-8", "surrogatepass")
-    head = b"%s%d\n%s" % (
-        checkpoint.MAGIC,
-        checkpoint.VERSION,
-        len(header).to_bytes(checkpoint.LENGTH_BYTES, "big"),
-    )
-    pieces: List[Any] = [head + header, saver.written, contents]
-    if sum(map(len, pieces)) <= PART_BYTES:
-        pieces = [b"".join(pieces)]
-    parts = [
-        memoryview(piece)[start : start + PART_BYTES]
-        for piece in pieces
-        for start in range(0, len(piece), PART_BYTES)
-    ]
-    for part in parts:
-        yield State(data=bytes(part), lost=checkpoint.told(lost) if part is parts[-1] else [])
+    size = len(header).to_bytes(checkpoint.LENGTH_BYTES, "big")
+    head = b"%s%d\n%s%s" % (checkpoint.MAGIC, checkpoint.VERSION, size, header)
+    data = b"".join((head, saver.written, contents))
+    for start in range(0, len(data), PART_BYTES):
+        part = data[start : start + PART_BYTES]
+        is_last = start + PART_BYTES >= len(data)
+        yield State(data=part, lost=checkpoint.told(lost) if is_last else [])
 
 
 def _directory(workspace: str, lost: List[List[str]]) -> str:
@@ -212,7 +200,7 @@ class _Saver:
 def _is_given(name: str, value: Any) -> bool:
     if name.startswith("__"):
         return True
-    if name not in _GIVEN and not name.startswith("mcp_"):
+    if name not in (*OWN_GLOBALS, "display") and not name.startswith("mcp_"):
         return False
     kind = type(value)
     home = str(getattr(value, "__module__", ""))
@@ -225,10 +213,9 @@ def _is_given(name: str, value: Any) -> bool:
 
 
 def _read_files(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray, List[List[str]]]:
-    """Read the regular files of a workspace, the smallest first, following no links.
+    """Return [path, mode, size] of a workspace's files; their contents; [name, reason] of losses.
 
-    Returns:
-        [path, mode, size] of each; their contents; [name, reason] of each loss.
+    The smallest files come first, and links are not followed.
     """
     lost: List[List[str]] = []
     entries: List[List[Any]] = []
@@ -344,8 +331,8 @@ class Keeper(Pickler):  # type: ignore[misc]
             (types.ModuleType, _module),
             (types.FunctionType, self._function),
             (type, self._class),
-            (types.CodeType, _code),
-            (types.CellType, lambda cell: (types.CellType, ())),
+            (types.CodeType, lambda v: (checkpoint.code, (checkpoint.python(), marshal.dumps(v)))),
+            (types.CellType, lambda v: (types.CellType, ())),
             (functools._lru_cache_wrapper, _reduce_lru_cache),
             (
                 functools.cached_property,
@@ -381,7 +368,11 @@ class Keeper(Pickler):  # type: ignore[misc]
         self.files.add(func.__code__.co_filename)
         # The cells themselves: functions that share a cell still share it afterwards.
         cells = func.__closure__
-        state = (fill, state, _full(cells or ()))
+        contents = []
+        for cell in cells or ():
+            with contextlib.suppress(ValueError):  # It is empty.
+                contents.append((cell, cell.cell_contents))
+        state = (fill, state, contents)
         return (made, (*args[:4], cells), state, None, None, _set_function)
 
     def _class(self, value: Any) -> Any:
@@ -426,20 +417,6 @@ def _module(value: Any) -> Any:
     if name is None or name == "__main__":
         raise NotKept("it is or holds a module that cannot be imported by its name")
     return (checkpoint.found, (name, ""))
-
-
-def _code(value: Any) -> Any:
-    return (checkpoint.code, (checkpoint.python(), marshal.dumps(value)))
-
-
-def _full(cells: Any) -> List[Tuple[Any, Any]]:
-    full = []
-    for cell in cells:
-        try:
-            full.append((cell, cell.cell_contents))
-        except ValueError:
-            continue
-    return full
 
 
 def _set_function(made: Any, state: Any) -> None:

@@ -28,16 +28,9 @@ PIECE_BYTES = 256 * 1024  # Size of a piece, far below the limit on a frame.
 MAX_DEPTH = 8  # Directories in each other: a program can nest any number, and each is held open.
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_DIRECTORY = _READ | os.O_DIRECTORY
 
-_KINDS = {
-    stat.S_IFLNK: "a symbolic link; only regular files are read",
-    stat.S_IFIFO: "a named pipe, not a regular file",
-    stat.S_IFSOCK: "a socket, not a regular file",
-    stat.S_IFCHR: "a device, not a regular file",
-    stat.S_IFBLK: "a device, not a regular file",
-    stat.S_IFREG: "no directory",
-}
+_LINK = "it is a symbolic link; only regular files are read"
+_NO_FILE = "it is a pipe, a socket or a device; only regular files are read"
 
 
 class FileCollector:
@@ -74,47 +67,47 @@ class FileCollector:
             above = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 self._device = os.fstat(above).st_dev
-                self._directory(above, OUT, "", 0)
-                self._beside(above, placed)
+                names = sorted(os.listdir(above))
+                if OUT in names:
+                    self._entry(above, OUT, "", 0)
+                for name in names:
+                    # Hidden files are caches and settings of libraries.
+                    if name != OUT and not name.startswith((".", "__")) and not self._stopped:
+                        self._beside(above, name, placed)
             finally:
                 os.close(above)
         except OSError as error:
             self._problem(OUT, error)
         self._seen = self._versions
 
-    def _beside(self, above: int, placed: Mapping[str, Any]) -> None:
-        """Send the new and changed files next to `out`; report new directories with files."""
-        for name in sorted(os.listdir(above)):
-            if self._stopped or name == OUT or name.startswith((".", "__")):
-                # Hidden files are caches and settings of libraries.
-                continue
-            try:
-                self._beside_entry(above, name, placed)
-            except OSError as error:
-                self._problem(TOP + name, error)
+    def _beside(self, above: int, name: str, placed: Mapping[str, Any]) -> None:
+        """Send a new or changed file next to `out`; report a new directory that is not empty."""
+        try:
+            found = os.stat(name, dir_fd=above, follow_symlinks=False)
+            if not stat.S_ISDIR(found.st_mode):
+                if placed.get(name, ()) not in (None, list(file_version(found))):
+                    self._entry(above, name, TOP + name, 0)
+            elif name not in placed:
+                fd = open_below(above, name, _READ | os.O_DIRECTORY)
+                try:
+                    count = len(os.listdir(fd))
+                finally:
+                    os.close(fd)
+                if count:
+                    words = "a directory with %d names; write it below out/ to get it back"
+                    self._problem(TOP + name, words % count)
+        except OSError as error:
+            self._problem(TOP + name, error)
 
-    def _beside_entry(self, above: int, name: str, placed: Mapping[str, Any]) -> None:
-        found = os.stat(name, dir_fd=above, follow_symlinks=False)
-        if not stat.S_ISDIR(found.st_mode):
-            if placed.get(name, ()) not in (None, list(file_version(found))):
-                self._entry(above, name, TOP + name, 0)
-        elif name not in placed:
-            fd = open_below(above, name, _DIRECTORY)
-            try:
-                count = len(os.listdir(fd))
-            finally:
-                os.close(fd)
-            if count:
-                words = "a directory with %d names; write it below out/ to get it back"
-                self._problem(TOP + name, words % count)
-
-    def _problem(self, name: str, problem: Any) -> None:
+    def _problem(self, path: str, problem: Any) -> None:
         if self._has_room():
             if isinstance(problem, FileNotFoundError):
                 problem = "it was gone when it was to be read"
+            elif isinstance(problem, OSError) and problem.errno == errno.ELOOP:
+                problem = _LINK
             elif isinstance(problem, OSError):
                 problem = "it cannot be read: %s" % (problem.strerror or problem)
-            self._send(File(name=name, problem=problem))
+            self._send(File(name=path or OUT, problem=problem))
 
     def _has_room(self) -> bool:
         """Count a name; return whether the run's limit allows it."""
@@ -129,122 +122,78 @@ class FileCollector:
             self._stopped = True
             self._send(File(name="", problem=problem))
 
-    def _directory(self, above: int, own: str, path: str, depth: int) -> None:
-        if depth > MAX_DEPTH:
-            self._problem(path, "it is more than %d directories deep" % MAX_DEPTH)
-            return
-        try:
-            fd = open_below(above, own, _DIRECTORY)
-        except OSError as error:
-            if depth or error.errno != errno.ENOENT:
-                self._problem(path or OUT, _wrong_kind(above, own) or error)
-            return
-        try:
-            if os.fstat(fd).st_dev != self._device:
-                self._problem(path or OUT, "something else is mounted there")
-                return
-            for name in sorted(os.listdir(fd)):
-                if self._stopped:
-                    return
-                self._entry(fd, name, "%s/%s" % (path, name) if path else name, depth)
-        except OSError as error:
-            self._problem(path or OUT, error)
-        finally:
-            os.close(fd)
-
-    def _entry(self, fd: int, name: str, path: str, depth: int) -> None:
+    def _entry(self, above: int, name: str, path: str, depth: int) -> None:
+        """Send a file, or the files below a directory; `path` is empty for `out` itself."""
         if monotonic() >= self._deadline:
             self._stop("reading took too long; the rest was left out")
             return
         try:
-            mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
-        except OSError as error:
-            self._problem(path, error)
-            return
-        if stat.S_ISDIR(mode):
-            self._directory(fd, name, path, depth + 1)
-        elif stat.S_ISREG(mode):
-            self._file(fd, name, path)
-        else:
-            self._problem(path, _describe_kind(mode))
-
-    def _file(self, above: int, name: str, path: str) -> None:
-        try:
-            # The entry may have been replaced since `stat`: opening does not block, and the
+            mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
+            if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+                # Opening a device or a pipe may have an effect.
+                self._problem(path, _LINK if stat.S_ISLNK(mode) else _NO_FILE)
+                return
+            # The entry may be replaced now: opening does not block or follow a link, and the
             # descriptor is examined again.
             fd = open_below(above, name, _READ)
-        except OSError as error:
-            self._problem(path, _wrong_kind(above, name) or error)
-            return
-        try:
-            self._send_opened(fd, path)
+            try:
+                self._examine(fd, path, depth)
+            finally:
+                os.close(fd)
         except OSError as error:
             self._problem(path, error)
-        finally:
-            os.close(fd)
 
-    def _send_opened(self, fd: int, path: str) -> None:
+    def _examine(self, fd: int, path: str, depth: int) -> None:
         found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            self._problem(path, _describe_kind(found.st_mode))
-            return
         if found.st_dev != self._device:
             self._problem(path, "something else is mounted there")
-            return
+        elif stat.S_ISDIR(found.st_mode):
+            if depth > MAX_DEPTH:
+                self._problem(path, "it is more than %d directories deep" % MAX_DEPTH)
+                return
+            for name in sorted(os.listdir(fd)):
+                if self._stopped:
+                    return
+                self._entry(fd, name, "%s/%s" % (path, name) if path else name, depth + 1)
+        elif stat.S_ISREG(found.st_mode) and path:
+            self._file(fd, found, path)
+        else:
+            self._problem(path, _NO_FILE if path else "it is no directory")
+
+    def _file(self, fd: int, found: os.stat_result, path: str) -> None:
         if self._seen.get(path) == file_version(found):
             self._versions[path] = file_version(found)
             return
         if found.st_size > self._bytes:
-            self._problem(
-                path,
-                "its {:,} bytes are too many: a run may leave {:,} bytes in all, of which {:,} "
-                "were free".format(found.st_size, self._all_bytes, self._bytes),
-            )
+            words = "its {:,} bytes are too many: a run may leave {:,} bytes in all, of which {:,} "
+            words += "were free"
+            self._problem(path, words.format(found.st_size, self._all_bytes, self._bytes))
             return
         age = time() - found.st_ctime
         if self._more_runs and 0 <= age < 0.02:
             # The next change must show, and file times have steps of up to 20 ms.
             sleep(0.021 - age)
             found = os.fstat(fd)
-        if self._has_room():
-            self._read(fd, found, path)
-
-    def _read(self, fd: int, found: os.stat_result, path: str) -> None:
-        size = found.st_size
-        left = min(size, self._bytes)
-        while True:
+        if not self._has_room():
+            return
+        left = min(found.st_size, self._bytes)
+        more = True
+        while more:
             piece = os.read(fd, min(left, PIECE_BYTES))
             left -= len(piece)
             self._bytes -= len(piece)
             more = left > 0
-            late = more and monotonic() >= self._deadline
-            changed = len(piece) == 0 and more
-            if not more:
-                changed = file_version(os.fstat(fd)) != file_version(found)
-            if changed or late:
-                why = "reading took too long" if late else "it changed while it was read"
-                self._send(File(name=path, problem=why))
+            problem = ""
+            if more and monotonic() >= self._deadline:
+                problem = "reading took too long"
+            elif not piece if more else file_version(os.fstat(fd)) != file_version(found):
+                problem = "it changed while it was read"
+            if problem:
+                self._send(File(name=path, problem=problem))
                 return
-            self._send(File(name=path, data=piece, size=size, more=more))
-            if not more:
-                self._versions[path] = file_version(found)
-                return
+            self._send(File(name=path, data=piece, size=found.st_size, more=more))
+        self._versions[path] = file_version(found)
 
 
 def open_below(above: int, name: str, flags: int) -> int:
     return os.open(name, flags, dir_fd=above)
-
-
-def _wrong_kind(above: int, name: str) -> str:
-    """Return why a name has the wrong kind to be opened; empty if its kind is right."""
-    try:
-        mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
-    except OSError:
-        return ""
-    if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and name != OUT):
-        return ""
-    return _describe_kind(mode)
-
-
-def _describe_kind(mode: int) -> str:
-    return "it is %s" % _KINDS.get(stat.S_IFMT(mode), "no regular file")

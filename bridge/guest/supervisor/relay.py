@@ -1,8 +1,8 @@
 """Relays bytes between a worker and the host in one poll loop.
 
-Owns back-pressure and order. Only whole lines of the worker pass, of the types that a worker may
-send. The host's bytes pass unchanged, except lines for the supervisor. A side that does not read
-blocks only the other side's writing. Between runs, output and calls stay in the pipes.
+Only whole lines of the worker pass, of the types that a worker may send. The host's bytes pass
+unchanged, except lines for the supervisor. A side that does not read blocks only the other side's
+writing. Between runs, output and calls stay in the pipes.
 """
 
 from __future__ import annotations
@@ -49,11 +49,8 @@ class Terminated(Exception):
 class Relay:
     """Relays bytes until the worker has ended, then sends the rest.
 
-    Attributes:
-        exit_notice: The worker's exit notice (`processes.EXIT_NOTICE`); empty before it.
-        placed_notice: Its line on the working directory (`processes.PLACED_NOTICE`); empty for an
-            empty directory.
-        stopped: Whether the host stopped this run before its time was over.
+    `exit_notice` and `placed_notice` are the worker's lines of these names in `processes`, empty
+    before they arrive. `stopped`: the host stopped this run before its time was over.
     """
 
     def __init__(
@@ -91,12 +88,7 @@ class Relay:
                 continue
 
     def until_worker_ends(self) -> bool:
-        """Relay until the worker ends or sends its exit notice; return False at the deadline.
-
-        Raises:
-            HostGoneError: The host closed the channel.
-            Terminated: A signal asked for the end.
-        """
+        """Relay until the worker ends or sends its exit notice; return False at the deadline."""
         while self._children.status is None and not self.exit_notice:
             now = time.monotonic()
             if now >= self._deadline:
@@ -126,10 +118,6 @@ class Relay:
         self._deadline = time.monotonic() + 1.2  # The host waits two seconds after `Stop`.
         self.until_worker_ends()
 
-    def _from_host(self, data: bytes) -> None:
-        self._to_worker.put(*self._incoming.split(data))
-        self._to_worker.flush()
-
     def send(self, frame: Any) -> None:
         """Queue a frame for the host, after all output gathered so far."""
         self._send_gathered()
@@ -153,17 +141,22 @@ class Relay:
 
     def flush(self, most: int = 0) -> None:
         """Write bytes queued for the host until so many are left, or raise HostGoneError."""
-        deadline = time.monotonic() + 20.0
         self._send_gathered()
-        self._host.flush()
-        poller = select.poll()
-        poller.register(self._host.fd, select.POLLOUT)
-        while self._host.size > most:
-            left = deadline - time.monotonic()
-            if left <= 0 or self._host.broken:
-                raise HostGoneError
+        if not self._write(self._host, 20.0, most):
+            raise HostGoneError
+
+    def _write(self, outbox: processes.Outbox, seconds: float, most: int = 0) -> bool:
+        """Write until `most` bytes are left; return False if the reader is gone or too slow."""
+        deadline = time.monotonic() + seconds
+        outbox.flush()
+        while outbox.size > most and (left := deadline - time.monotonic()) > 0:
+            poller = select.poll()
+            poller.register(self._wake, select.POLLIN)
+            poller.register(outbox.fd, select.POLLOUT)
             poller.poll(int(left * 1000) + 1)
-            self._host.flush()
+            outbox.flush()
+            self._handle_signals()
+        return not outbox.broken and outbox.size <= most
 
     def _poller(self, between_runs: bool = False) -> select.poll:
         """Return a poller for the events that can be handled now; hang-ups are always reported."""
@@ -188,7 +181,8 @@ class Relay:
         elif fd == self._host_reader:
             data = processes.read_some(fd) if event & select.POLLIN else None
             if data:
-                self._from_host(data)
+                self._to_worker.put(*self._incoming.split(data))
+                self._to_worker.flush()
             elif data is not None or (event & _HOST_HANGUP and not event & select.POLLIN):
                 raise HostGoneError
         elif fd == self._host.fd:
@@ -202,7 +196,7 @@ class Relay:
                 # Every process that could write has ended or closed it.
                 os.close(fd)
                 del self._streams[fd]
-        elif fd == self._worker:
+        elif fd == self._worker and event != select.POLLOUT:
             data = processes.read_some(fd)
             if data:
                 self._pass_lines(data)
@@ -270,33 +264,18 @@ class Relay:
         while not self._incoming.runs:
             if self._children.status is not None:
                 return None
-            self._poller(between_runs=True).poll()
+            for fd, event in self._poller(between_runs=True).poll():
+                self._handle(fd, event)
             self._host.flush()
             self._to_worker.flush()
-            self._handle_signals()
-            data = processes.read_some(self._host_reader)
-            if data:
-                self._from_host(data)
-            elif data is not None or self._host.broken:
+            if self._host.broken:
                 raise HostGoneError
         return self._incoming.runs.pop(0)
 
     def send_run(self, line: bytes) -> bool:
         """Send the worker its next run; return whether it read all of it."""
-        deadline = time.monotonic() + 15.0
         self._control.put(len(line).to_bytes(processes.LENGTH_BYTES, "big"), line)
-        self._control.flush()
-        while self._control.size:
-            left = deadline - time.monotonic()
-            if left <= 0 or self._control.broken or self._children.status is not None:
-                return False
-            poller = select.poll()
-            poller.register(self._wake, select.POLLIN)
-            poller.register(self._control.fd, select.POLLOUT)
-            poller.poll(int(left * 1000) + 1)
-            self._control.flush()
-            self._handle_signals()
-        return not self._control.broken
+        return self._write(self._control, 15.0)
 
     def _handle_signals(self) -> None:
         noted = processes.read_some(self._wake) or b""
@@ -319,7 +298,7 @@ def _rest_of(fd: int) -> Iterator[bytes]:
         left -= len(data)
 
 
-# Lines for the supervisor, beside a session's next run.
+# Lines for the supervisor, in addition to a session's next run.
 _STOPS = {wire.encode(wire.Stop(late=late)): late for late in (True, False)}
 _PING = wire.encode(wire.Ping())
 _RUN = b'{"type":"run"'

@@ -1,8 +1,7 @@
 """The first process of a sandbox: starts the worker and reports how it ended.
 
-Owns the channel to the host, the worker from fork to report, the run's deadline and the killing of
-the program's processes. It runs no user code and never waits for any: it is one poll loop over
-non-blocking descriptors (see `relay`).
+It runs no user code and never waits for any: it is one poll loop over non-blocking descriptors (see
+`relay`).
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ import time
 
 from bridge.guest import processes
 from bridge.guest.api.program_files import PROGRAM_FILE
+from bridge.guest.isolation_facts import denials, isolation_facts, oom_kills
 from bridge.guest.protocol import json_text, wire
-from bridge.guest.supervisor.denial_probes import denials
-from bridge.guest.supervisor.isolation_facts import OomKills, isolation_facts
 from bridge.guest.supervisor.relay import HostGoneError, Relay, Terminated
 from bridge.guest.worker import worker
 
@@ -37,18 +35,13 @@ def main(digest: str, precompiled: bool = False) -> NoReturn:
     children = processes.Children()
     try:
         code = _serve(digest, precompiled, children)
-    except HostGoneError:
+    except BaseException as error:
         # A sandbox ends with its bridge, also when the bridge was killed.
-        children.kill_all()
-        code = 0
-    except Terminated:
-        children.kill_all()
-        code = 143
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-        sys.stderr.flush()
+        if isinstance(error, (HostGoneError, Terminated)):
+            code = 0 if isinstance(error, HostGoneError) else 143
+        else:
+            sys.excepthook(type(error), error, error.__traceback__)
+            sys.stderr.flush()
         children.kill_all()
     finally:
         os._exit(code)
@@ -80,14 +73,13 @@ def _serve(digest: str, precompiled: bool, children: processes.Children) -> int:
 
 
 def _serve_runs(relay: Relay, children: processes.Children) -> float:
-    oom = OomKills()
     line = relay.next_run()
     if line is None:
         raise ChildProcessError("the process that waited for the program has ended")
     # CPU time spent before the run does not count as the program's.
     children.cpu_seconds = -processes.cpu_clock(children.worker)
     while True:
-        kills = oom.count()
+        kills = oom_kills()
         run = wire.decode_host_frame(line)
         if not isinstance(run, wire.Run):
             raise wire.WireError("the host sent a frame that is not a run")
@@ -106,7 +98,7 @@ def _serve_runs(relay: Relay, children: processes.Children) -> float:
         if timed_out:
             timed_out = not relay.stopped
             relay.interrupt()
-        kept = _finish(relay, children, timed_out, max(0, oom.count() - kills), run)
+        kept = _finish(relay, children, timed_out, max(0, oom_kills() - kills), run)
         line = relay.next_run() if kept else None
         if line is None:
             return answer_seconds

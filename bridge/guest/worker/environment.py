@@ -20,7 +20,7 @@ from bridge.guest.protocol.wire import Done
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Mapping, Optional
+    from typing import Any, Dict, List, Mapping, Optional
 
     from bridge.guest.api.client import ChannelClient
     from bridge.guest.api.display import Display
@@ -64,7 +64,7 @@ def arrange(run: Run, client: ChannelClient, namespace: Dict[str, Any]) -> Optio
 def conclude(client: ChannelClient) -> None:
     library.conclude(client)
     if "matplotlib.pyplot" in sys.modules:
-        current_display().show_left()
+        current_display().show_figures(at_end=True)
 
 
 _workspace = ""  # The working directory when the first program started.
@@ -94,17 +94,6 @@ def current_display() -> Display:
     return shown
 
 
-def prepare_pyplot() -> None:
-    """Replace `pyplot.show`: the original opens windows, and here would leave figures open."""
-    pyplot: Any = sys.modules["matplotlib.pyplot"]
-
-    def show(*args: Any, **kwargs: Any) -> None:
-        """Show all open figures, and close them."""
-        current_display().show_figures()
-
-    pyplot.show = show
-
-
 def write_files(files: List[Dict[str, str]], root: str = ".") -> Optional[Done]:
     """Write input files, and empty `files`; return the run's outcome if one cannot be written."""
     files.reverse()
@@ -126,18 +115,12 @@ def _write(path: str, data: str) -> None:
     if os.path.islink(path):
         # Replace a link, not its target.
         os.unlink(path)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
-    try:
-        content = memoryview(binascii.a2b_base64(data))
-        while content:
-            content = content[os.write(fd, content) :]
-    finally:
-        os.close(fd)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK
+    with open(os.open(path, flags, 0o644), "wb") as file:
+        file.write(binascii.a2b_base64(data))
 
 
 _redirected = False
-
-_METHODS = {"PIL.Image": "Image", "plotly.basedatatypes": "BaseFigure"}
 
 
 def redirect_windows() -> None:
@@ -146,19 +129,15 @@ def redirect_windows() -> None:
     if _redirected:
         return
     _redirected = True
-    for module, kind in _METHODS.items():
-        OnImport(module, lambda module=module, kind=kind: _patch(module, kind))
 
-    def register() -> None:
-        sys.modules["webbrowser"].register("run_python", None, Browser(), preferred=True)
+    def patch(module: str, kind: str) -> None:
+        if hasattr(sys.modules[module], kind):
+            getattr(sys.modules[module], kind).show = lambda self, *args, **options: display(self)
 
-    OnImport("webbrowser", register)
-
-
-def _patch(module: str, kind: str) -> None:
-    found = getattr(sys.modules[module], kind, None)
-    if found is not None:
-        found.show = lambda self, *args, **options: display(self)
+    OnImport("PIL.Image", lambda: patch("PIL.Image", "Image"))
+    OnImport("plotly.basedatatypes", lambda: patch("plotly.basedatatypes", "BaseFigure"))
+    register = ("run_python", None, Browser())
+    OnImport("webbrowser", lambda: sys.modules["webbrowser"].register(*register, preferred=True))
 
 
 class Browser:
@@ -186,36 +165,36 @@ class Browser:
 def show_help(*things: Any) -> None:
     """Print help on a server, on `runtime` or on any other object."""
     if len(things) == 1 and isinstance(things[0], (Server, ServerModule)):
-        print("\n".join(_server_help(things[0]._tools.server)))
+        _print_server_help(things[0]._tools.server)
     elif len(things) == 1 and things[0] is sys.modules.get("mcp.runtime"):
-        print("\n".join(_runtime_help(things[0])))
+        _print_runtime_help(things[0])
     else:
         import pydoc
 
         pydoc.help(*things)
 
 
-def _server_help(server: Mapping[str, Any]) -> Iterator[str]:
+def _print_server_help(server: Mapping[str, Any]) -> None:
     about = str(server.get("description") or "")
     head = "mcp_%s" % server["alias"]
-    yield head + (": " + about if about else "")
+    print(head + (": " + about if about else ""))
     for tool in server.get("tools") or ():
         text = " ".join(str(tool.get("description") or "").split()).split(". ")[0][:120]
         comment = "  # " + text if text else ""
-        yield "  %s%s" % (signature_text(server, tool)[len(head) :], comment)
-    yield "Each call needs `await`. All of one tool: help(%s.name)" % head
+        print("  %s%s" % (signature_text(server, tool)[len(head) :], comment))
+    print("Each call needs `await`. All of one tool: help(%s.name)" % head)
 
 
-def _runtime_help(module: Any) -> Iterator[str]:
+def _print_runtime_help(module: Any) -> None:
     import inspect  # slow, and few programs print help
 
-    yield "runtime; for more: help(runtime.call_tool)"
+    print("runtime; for more: help(runtime.call_tool)")
     for name in module.__all__:
         helper = getattr(module, name)
         if isinstance(helper, type):
-            yield "%s: server, tool, message, data" % name
+            print("%s: server, tool, message, data" % name)
             continue
         signature = inspect.signature(helper)
         plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
-        shown = str(inspect.Signature(plain))
-        yield "%s%s%s" % ("await " if inspect.iscoroutinefunction(helper) else "", name, shown)
+        before = "await " if inspect.iscoroutinefunction(helper) else ""
+        print("%s%s%s" % (before, name, inspect.Signature(plain)))

@@ -9,8 +9,6 @@ and wake-up pipe instead of sharing its parent's.
 from __future__ import annotations
 
 import asyncio
-import asyncio.base_events
-import contextlib
 import contextvars
 import functools
 import os
@@ -20,6 +18,7 @@ import threading
 import warnings
 from typing import Any, Callable, List
 
+from bridge.guest.api.client import clients
 from bridge.guest.worker.leftovers import loops, run_to_end
 
 
@@ -41,13 +40,25 @@ def _install() -> None:
     asyncio.to_thread = to_thread
     asyncio.run = run
     asyncio.runners.run = run
-    _patch_loops()
+    original: Any = asyncio.BaseEventLoop.run_until_complete
+
+    @functools.wraps(original)
+    def run_until_complete(self: Any, future: Any) -> Any:
+        running = asyncio._get_running_loop()
+        loops.add(self)
+        if running is None:
+            return original(self, future)
+        if running is not self:
+            return in_thread(original, self, future)
+        return _run_nested(self, asyncio.ensure_future(future, loop=self))
+
+    asyncio.BaseEventLoop.run_until_complete = run_until_complete  # type: ignore[method-assign]
     asyncio.get_event_loop = _get_event_loop
     runner: Any = getattr(asyncio, "Runner", None)
     if runner is not None:
         runner.run = _outside(runner.run)
     os.register_at_fork(
-        before=lambda: setattr(_forking, "loop", asyncio._get_running_loop()),
+        before=lambda: setattr(_forking, "loop", asyncio._get_running_loop() or clients[0].loop),
         after_in_child=_unshare_loop,
     )
 
@@ -83,7 +94,7 @@ def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 _forking = threading.local()
-"""Holds the running loop during a fork: in the child, asyncio no longer reports it."""
+"""Holds the loop during a fork: in the child, asyncio no longer reports it."""
 
 
 def _unshare_loop() -> None:
@@ -93,10 +104,10 @@ def _unshare_loop() -> None:
     descriptors, and the parent would wait forever for replies.
     """
     loop = getattr(_forking, "loop", None)
-    selector = getattr(loop, "_selector", None)
+    selector: Any = getattr(loop, "_selector", None)
     inherited = getattr(selector, "_selector", None)
     epoll = getattr(select, "epoll", None)
-    if loop is None or selector is None or epoll is None or not isinstance(inherited, epoll):
+    if loop is None or loop.is_closed() or epoll is None or not isinstance(inherited, epoll):
         return
     fresh = epoll()
     # The same number, because the selector keeps using it.
@@ -105,8 +116,11 @@ def _unshare_loop() -> None:
     for key in list(selector.get_map().values()):
         wanted = select.EPOLLIN if key.events & selectors.EVENT_READ else 0
         wanted |= select.EPOLLOUT if key.events & selectors.EVENT_WRITE else 0
-        with contextlib.suppress(OSError):
+        try:
             inherited.register(key.fd, wanted)
+        except OSError:
+            # It is closed, as the channel is in a child.
+            selector.unregister(key.fileobj)
     loop._close_self_pipe()
     loop._make_self_pipe()
 
@@ -130,23 +144,6 @@ def _get_event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     return loop
-
-
-def _patch_loops() -> None:
-    loop_class = asyncio.base_events.BaseEventLoop
-    original = loop_class.run_until_complete
-
-    @functools.wraps(original)
-    def run_until_complete(self: Any, future: Any) -> Any:
-        running = asyncio._get_running_loop()
-        loops.add(self)
-        if running is None:
-            return original(self, future)
-        if running is not self:
-            return in_thread(original, self, future)
-        return _run_nested(self, asyncio.ensure_future(future, loop=self))
-
-    loop_class.run_until_complete = run_until_complete  # type: ignore[method-assign]
 
 
 def _run_nested(loop: Any, future: Any) -> Any:

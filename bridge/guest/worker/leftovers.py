@@ -40,36 +40,26 @@ async def run_to_end(main: Any) -> Any:
         value = await main
     except (sys.modules["asyncio"].CancelledError, Interrupted):
         raise
-    except SystemExit:
+    except BaseException as error:
         # A program that ends itself starts nothing more.
-        if sys.modules["asyncio"]._get_running_loop() is not None:
-            await cancel_tasks(_other_tasks())
-        raise
-    except BaseException:
-        await _finish_tasks()
+        await _finish_tasks(at_once=isinstance(error, SystemExit))
         raise
     await _finish_tasks()
     return value
 
 
-async def _finish_tasks() -> None:
+async def _finish_tasks(at_once: bool = False) -> None:
     """Wait for the loop's other tasks; cancel and name them when no calls are made."""
     asyncio: Any = sys.modules["asyncio"]
     if asyncio._get_running_loop() is None:
         # A child that the program forked.
         return
     idle = Idle()
-    while tasks := _other_tasks():
-        await asyncio.wait(tasks, timeout=0.05)
-        if idle.is_over(()):
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        if at_once or idle.is_over(()):
             await cancel_tasks(tasks)
             return
-
-
-def _other_tasks() -> Set[Any]:
-    asyncio: Any = sys.modules["asyncio"]
-    tasks: Set[Any] = asyncio.all_tasks() - {asyncio.current_task()}
-    return tasks
+        await asyncio.wait(tasks, timeout=0.05)
 
 
 class Idle:

@@ -1,8 +1,4 @@
-"""Runs one program, from its source to a `Done` frame.
-
-Owns compiling, top-level await, the value of the last expression, and the outcome for exceptions
-and `sys.exit`. Runs in the worker's main thread.
-"""
+"""Runs one program in the worker's main thread, from its source to a `Done` frame."""
 
 from __future__ import annotations
 
@@ -17,9 +13,9 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from itertools import islice
 
-from bridge.guest.api.program_files import FILENAME, PROGRAM_FILE, file_name, strip_await
+from bridge.guest.api.program_files import FILENAME, PROGRAM_FILE, strip_await
 from bridge.guest.api.tracebacks import describe, describe_syntax, guest_files, register_source
-from bridge.guest.api.values import Blob, to_json
+from bridge.guest.api.values import to_json
 from bridge.guest.imports import OnImport
 from bridge.guest.protocol.helpers import PLAIN
 from bridge.guest.protocol.placeholders import Unknown
@@ -33,9 +29,6 @@ RESULT_NAME = "__run_python_result__"
 """The global that holds the last expression's value until it is taken out."""
 
 ASSIGNED_NAME = "__run_python_assigned__"  # The global that holds the value of a last assignment.
-
-_DISPLAY_LIBRARIES = frozenset(("PIL", "matplotlib", "numpy", "pandas", "polars", "pyarrow"))
-"""Libraries whose values are displayed, also inside a list."""
 
 _COMPILE_FLAGS = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 """`_ast` is the core of `ast`, whose import takes milliseconds."""
@@ -74,25 +67,19 @@ def compile_program(source: str, name: str = FILENAME) -> Union[Tuple[types.Code
     return Done("exception", 1, "SyntaxError: " + text, "SyntaxError")
 
 
-def _parse(source: str, name: str) -> _ast.Module:
+def _parse(source: str, name: str) -> Any:
     try:
-        tree = compile(source, name, "exec", TREE_FLAGS, dont_inherit=True)
+        return compile(source, name, "exec", TREE_FLAGS, dont_inherit=True)
     except IndentationError:
         # A program copied out of a block may be indented as a whole.
         import textwrap
 
         dedented = textwrap.dedent(source)
-        if dedented == source:
-            raise
-        try:
+        with suppress(SyntaxError):
             tree = compile(dedented, name, "exec", TREE_FLAGS, dont_inherit=True)
-        except SyntaxError:
-            tree = None
-        if tree is None:
-            raise
-        register_source(dedented, name)
-    assert isinstance(tree, _ast.Module)
-    return tree
+            register_source(dedented, name)
+            return tree
+        raise
 
 
 def _keep_last_value(body: List[Any]) -> bool:
@@ -126,19 +113,24 @@ def _keep_last_value(body: List[Any]) -> bool:
     return max(map(_keep_last_value, bodies), default=False)
 
 
-def _makes_tasks(node: Any) -> bool:
-    if isinstance(node, (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.Lambda)):
-        return False
-    if isinstance(node, _ast.Call):
-        function: Any = node.func
+def _nodes(root: Any, skipped: Tuple[type, ...] = ()) -> Iterator[Any]:
+    """Yield a node and those below it, but none of the skipped kinds, as `ast.walk` does."""
+    queue = [root]
+    for node in queue:
+        if isinstance(node, list):
+            queue += node
+        elif isinstance(node, _ast.AST) and not isinstance(node, skipped):
+            yield node
+            queue += [getattr(node, field, None) for field in node._fields]
+
+
+def _makes_tasks(tree: Any) -> bool:
+    for node in _nodes(tree, skipped=(_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.Lambda)):
+        function: Any = getattr(node, "func", None)
         of_asyncio = getattr(getattr(function, "value", None), "id", "") == "asyncio"
         if getattr(function, "attr" if of_asyncio else "id", "") in _NEED_LOOP:
             return True
-    if isinstance(node, list):
-        return any(map(_makes_tasks, node))
-    return isinstance(node, _ast.AST) and any(
-        _makes_tasks(getattr(node, field, None)) for field in node._fields
-    )
+    return False
 
 
 class GuestProgram:
@@ -152,7 +144,7 @@ class GuestProgram:
         run_loop: Optional[Callable[[Any], Any]] = None,
     ) -> None:
         self._source = run.code
-        self._name = run.name or file_name(run.session)
+        self._name = run.name or ("<run_python %d>" % run.session if run.session else FILENAME)
         self._file = run.name or PROGRAM_FILE
         self._in_session = run.session > 0
         self._result_bytes = int(run.limits.get("result_bytes", 1024 * 1024))
@@ -238,30 +230,11 @@ class GuestProgram:
 
     def _outcome_of_assignment(self, value: Any) -> Done:
         """Return the outcome with a value that the host shows if the program printed nothing."""
-        with suppress(BaseException):  # too deep, or NaN
-            if _is_small_data(value, self._result_bytes):
-                return Done("ok", has_result=True, result=_plain(value), assigned=True)
+        with suppress(BaseException):  # It is not JSON.
+            done = Done("ok", has_result=True, result=to_json(value), assigned=True)
+            if len(encode(done)) <= self._result_bytes:
+                return done
         return Done("ok")
-
-
-def _is_small_data(value: Any, most: int) -> bool:
-    """Return whether a value is plain data of at most about `most` bytes, without making a copy."""
-    queue = [value]
-    while queue and most >= 0:
-        item = queue.pop()
-        if isinstance(item, (dict, list, tuple)):
-            most -= len(item) + 2
-            if most >= 0:
-                queue += [*item.keys(), *item.values()] if isinstance(item, dict) else item
-        elif isinstance(item, str):
-            most -= len(item)
-        elif isinstance(item, int):
-            most -= 8 + item.bit_length() // 3
-        elif item is None or isinstance(item, float):
-            most -= 8
-        else:
-            return False
-    return most >= 0
 
 
 def _plain(value: Any) -> Any:
@@ -306,11 +279,9 @@ def _was_displayed(value: Any) -> bool:
     if isinstance(value, list):
         # A list with parts is displayed as a plain one.
         value = list(value)
-    kind = type(value)
-    if kind in (list, tuple, dict):
-        if not _may_hold_displayed(value):
-            return False
-    elif not (kind is bytes or _may_be_displayed(kind)):
+    items = _first(value)
+    parts = [value, *items, *(part for item in items for part in _first(item))]
+    if type(value) is not bytes and not any(_may_be_displayed(type(part)) for part in parts):
         return False
     from bridge.guest.worker.environment import current_display  # most values are data
 
@@ -320,15 +291,6 @@ def _was_displayed(value: Any) -> bool:
 def _may_be_displayed(kind: type) -> bool:
     return kind.__module__ != "builtins" and not issubclass(
         kind, (dict, str, int, float, list, Unknown)
-    )
-
-
-def _may_hold_displayed(value: Any) -> bool:
-    if _DISPLAY_LIBRARIES.isdisjoint(sys.modules) and Blob not in map(type, _first(value)):
-        return False
-    return any(
-        _may_be_displayed(type(item)) or any(_may_be_displayed(type(part)) for part in _first(item))
-        for item in _first(value)
     )
 
 
@@ -500,31 +462,23 @@ def _lines(value: Any, depth: int, dump: Callable[[Any], str]) -> Iterator[str]:
     yield (",\n" if kind is tuple and len(value) == 1 else "\n") + brackets[1]
 
 
-def shape(value: Any) -> str:
-    """Return a value's type and size, and an object's keys if they are few."""
+def shape(value: Any, brief: bool = False) -> str:
+    """Return a value's type and size, and unless `brief` an object's keys if they are few."""
     kind = type(value)
-    if kind is str:
+    if kind is str and not brief:
         return "text of %s characters" % f"{len(value):,}"
     if kind not in _BRACKETS:
         return str(kind.__name__)
     description = "%s of %s" % (kind.__name__, f"{len(value):,}")
-    if kind is not dict or len(value) > 8:
+    if kind is not dict or len(value) > 8 or brief:
         return description
-    keys = ("%s: %s" % (_key(key), _brief(item)) for key, item in value.items())
+    keys = []
+    for key, item in value.items():
+        name = repr(key)
+        name = name if len(name) <= 40 else name[:40] + "..."
+        keys.append("%s: %s" % (name, shape(item, brief=True)))
     return "%s (%s)" % (description, ", ".join(keys))
 
-
-def _brief(value: Any) -> str:
-    kind = type(value)
-    return "%s of %s" % (kind.__name__, f"{len(value):,}") if kind in _BRACKETS else kind.__name__
-
-
-def _key(key: Any) -> str:
-    text = repr(key)
-    return text if len(text) <= 40 else text[:40] + "..."
-
-
-_DEFINITIONS = (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.ClassDef)
 
 _written: Set[str] = set()
 
@@ -565,16 +519,9 @@ def _defines(node: Any) -> bool:
     if isinstance(node, (_ast.Import, _ast.ImportFrom)):
         names = [getattr(node, "module", None) or node.names[0].name]
         return not names[0].startswith("mcp")
-    assigns = isinstance(node, (_ast.Assign, _ast.AnnAssign)) and not _computes(node)
-    return assigns or isinstance(node, _DEFINITIONS)
-
-
-def _computes(node: Any) -> bool:
-    if isinstance(node, list):
-        return any(map(_computes, node))
-    if isinstance(node, (_ast.Call, _ast.Await)):
-        return True
-    return any(_computes(getattr(node, field, None)) for field in getattr(node, "_fields", ()))
+    if isinstance(node, (_ast.Assign, _ast.AnnAssign)):
+        return not any(isinstance(part, (_ast.Call, _ast.Await)) for part in _nodes(node))
+    return isinstance(node, (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.ClassDef))
 
 
 def _is_main(node: Any) -> bool:

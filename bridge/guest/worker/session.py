@@ -1,8 +1,7 @@
 """A session's process: runs one program after another in one namespace.
 
-Owns the state between programs (globals, the event loop, the working directory) and the
-interruption of a program. Between two programs the process waits; surviving threads continue, but
-make no calls and print nothing.
+Between two programs the process waits; surviving threads continue, but make no calls and print
+nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ class WorkerSession:
     def serve(self, run: Run) -> int:
         """Run programs until the supervisor sends no more; return an exit status for a child."""
         own = os.getpid()
-        signal.signal(signal.SIGINT, self._interrupt)
         while True:
             before = processes.cpu_seconds()
             done = self._execute(run)
@@ -197,17 +195,14 @@ class WorkerSession:
 def _reset_output() -> None:
     """Reset stdout and stderr, which a program that failed may have left redirected."""
     for name, own in (("stdout", sys.__stdout__), ("stderr", sys.__stderr__)):
-        stream: Any = getattr(sys, name, None)
-        if stream is own or own is None:
-            continue
         try:
             # A wrapper around the same descriptor stays: dropping it would close what it wraps.
-            redirected = stream.fileno() != own.fileno()
+            redirected = getattr(sys, name).fileno() != own.fileno()  # type: ignore[union-attr]
         except Interrupted:
             raise
         except BaseException:
             redirected = True
-        if redirected:
+        if redirected and own is not None:
             setattr(sys, name, own)
 
 
@@ -218,8 +213,8 @@ _FLAT = (int, float, complex, str, bytes, bytearray, bool, type(None), range, me
 def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
     """Return [name, type, bytes] of the 40 largest globals, and the number of the others."""
     found: List[List[Any]] = []
-    for name, value in list(names.items()):
-        if type(name) is str and not issubclass(type(value), types.ModuleType):
+    for name, value in names.items():
+        if not issubclass(type(value), types.ModuleType):
             kind = type.__getattribute__(type(value), "__qualname__")
             found.append([name[:200], str(kind)[:200], size_of(value)])
     found.sort(key=lambda entry: -entry[2])

@@ -1,8 +1,7 @@
 """The process in which the program runs, from fork to exit.
 
-Owns the program's descriptors, limits, streams and builtins. The supervisor forks it before the run
-arrives; it imports common modules and waits. The program may change or remove anything here:
-nothing outside of the process depends on it.
+The supervisor forks it before the run arrives; it imports common modules and waits. The program may
+change or remove anything here: nothing outside of the process depends on it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ def prepare() -> None:
         setattr(sys, "__%s__" % name, stream)
     sys.stdin = sys.__stdin__ = NoInput()  # type: ignore[misc,assignment]
     sys.path[:] = [entry for entry in imports.search_path() if entry != os.getcwd()]
-    builtins.input = _refuse_input
     builtins.help = _sitebuiltins._Helper()
     builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D")
     builtins.quit = _sitebuiltins.Quitter("quit", "Ctrl-D")
@@ -118,10 +116,15 @@ def _pass_parsed(module: str, name: str) -> None:
 
 def _patch_figures() -> None:
     from bridge.guest.api import display
-    from bridge.guest.worker.environment import prepare_pyplot
+    from bridge.guest.worker.environment import current_display
+
+    def show(*args: Any, **kwargs: Any) -> None:
+        # The original opens windows, and here would leave figures open.
+        current_display().show_figures()
 
     display.prepare_matplotlib()
-    imports.OnImport("matplotlib.pyplot", prepare_pyplot)
+    name = "matplotlib.pyplot"
+    imports.OnImport(name, lambda: setattr(sys.modules[name], "show", show))
 
 
 def _run(run: Run, channel: int, control: int) -> int:
@@ -214,12 +217,6 @@ def _limit_resources(limits: Mapping[str, Any]) -> None:
     except (OSError, ValueError):
         # Not every kernel has this limit; a core file would only fill a directory in memory.
         return
-
-
-def _refuse_input(prompt: Any = "", /) -> NoReturn:
-    if prompt:
-        print(prompt, end="", flush=True)
-    raise EOFError(NO_INPUT)
 
 
 class NoInput(io.TextIOBase):

@@ -20,12 +20,15 @@ _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # A PNG's colour type to the samples
 
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 
-_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2))
-_LAST_PASS = (0, 1, 1, 2)  # Of an interlaced PNG: where each begins, and its steps.
+_PASSES = (
+    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2)),
+    (0, 1, 1, 2),
+)
+"""The passes of an interlaced PNG: first column, first row, and the steps across and down."""
 
 MAX_CHUNKS = 20_000
-"""Parts of a PNG or JPEG: ten times what libpng makes of the largest. A guest can send a million
-that are empty, which take seconds."""
+"""Parts of a PNG or JPEG; ten times the number that libpng writes for the largest picture. A guest
+can send a million empty parts, which take seconds to read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,7 @@ class Picture:
 
 
 def mime_of(data: bytes) -> str:
-    """Return a picture's MIME type by its first bytes; empty if they are none."""
+    """Return a picture's MIME type by its first bytes; empty if it is no picture."""
     if data.startswith(_PNG):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -76,17 +79,24 @@ def repair_png(data: bytes) -> bytes:
     """
     if not data.startswith(_PNG):
         return data
-    pieces, begin, at = [], 0, len(_PNG)
-    for _ in range(MAX_CHUNKS):
-        end = at + _CHUNK_HEAD + int.from_bytes(data[at : at + 4], "big")
-        if end + _CHECKSUM > len(data):
-            break
+    pieces, begin = [], 0
+    for at, end in _parts(data):
         # The picture can be shown without this part.
         if data[at + 4] & 0x20 and not _is_sound(data, at, end):
             pieces.append(data[begin:at])
             begin = end + _CHECKSUM
-        at = end + _CHECKSUM
     return b"".join((*pieces, data[begin:])) if pieces else data
+
+
+def _parts(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where each part of a PNG begins, and where its checksum begins."""
+    at = len(_PNG)
+    for _ in range(MAX_CHUNKS):
+        end = at + _CHUNK_HEAD + int.from_bytes(data[at : at + 4], "big")
+        if end + _CHECKSUM > len(data):
+            return
+        yield at, end
+        at = end + _CHECKSUM
 
 
 def _is_sound(data: bytes, at: int, end: int) -> bool:
@@ -105,7 +115,7 @@ def _png_size(data: bytes) -> tuple[int, int] | None:
         return None
     width, height = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:8], "big")
     depth, colours, interlaced = head[8], head[9], head[12]
-    # Before anything is unpacked that may be as large as it likes.
+    # Checked before unpacking, whose result can have any size.
     if not _fits(width, height) or depth not in _DEPTHS.get(colours, ()) or interlaced > 1:
         return None
     bits = depth * _CHANNELS[colours]
@@ -115,22 +125,13 @@ def _png_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the parts of a PNG: name and content; none any more from where it is broken."""
-    at = len(_PNG)
-    for _ in range(MAX_CHUNKS):
-        if at + _CHUNK_HEAD + _CHECKSUM > len(data):
+    """Yield the name and content of each part of a PNG, up to the first broken one."""
+    for at, end in _parts(data):
+        kind = data[at + 4 : at + _CHUNK_HEAD]
+        # Nothing may follow the last part.
+        if not _is_sound(data, at, end) or (kind == b"IEND" and end + _CHECKSUM != len(data)):
             return
-        end = at + _CHUNK_HEAD + int.from_bytes(data[at : at + 4], "big")
-        if end + _CHECKSUM > len(data):
-            return
-        if not _is_sound(data, at, end):
-            return
-        at, start = end + _CHECKSUM, at
-        kind = data[start + 4 : start + _CHUNK_HEAD]
-        if kind == b"IEND" and at != len(data):
-            # Something else follows, which is no part of the picture.
-            return
-        yield kind, data[start + _CHUNK_HEAD : end]
+        yield kind, data[at + _CHUNK_HEAD : end]
 
 
 def _is_whole(chunks: Iterator[tuple[bytes, bytes]], expected: int, needs_palette: bool) -> bool:
@@ -142,7 +143,7 @@ def _is_whole(chunks: Iterator[tuple[bytes, bytes]], expected: int, needs_palett
                 continue
             left = content
             while left:
-                size += len(unpacking.decompress(left, (1024 * 1024)))
+                size += len(unpacking.decompress(left, 1024 * 1024))
                 left = unpacking.unconsumed_tail
                 if size > expected:
                     return False
@@ -155,7 +156,7 @@ def _unpacked_size(width: int, height: int, bits: int, interlaced: bool) -> int:
     if not interlaced:
         return height * (1 + (width * bits + 7) // 8)
     size = 0
-    for left, top, across, down in (*_PASSES, _LAST_PASS):
+    for left, top, across, down in _PASSES:
         columns, rows = (width - left + across - 1) // across, (height - top + down - 1) // down
         if columns > 0 and rows > 0:
             size += rows * (1 + (columns * bits + 7) // 8)
@@ -174,12 +175,12 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
             at += 1
             continue
         length = int.from_bytes(data[at + 2 : at + 4], "big")
-        # a JPEG's markers that say its size
+        # The markers with the size.
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and length >= 7:
             height, width = (int.from_bytes(data[at + n : at + n + 2], "big") for n in (5, 7))
             size = (width, height)
         if marker == 0xDA:
-            # What follows is the picture itself.
+            # The picture's data follows.
             return size
         if length < 2:
             return None

@@ -20,20 +20,13 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.errors import (
-    BridgeError,
-    EngineDownError,
-    LaunchError,
-    SandboxError,
-    SettingsError,
-)
+from bridge.errors import BridgeError, EngineDownError, LaunchError, SandboxError, SettingsError
 from bridge.model import Isolation, Limits
-from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
+from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox, limits_for
 from bridge.sandbox.container import faults, hardening
-from bridge.sandbox.container.api import EngineApi, ping_engine
+from bridge.sandbox.container.api import EngineApi, ping_engine, runtime_name
 from bridge.sandbox.container.command_runner import SystemRunner
-from bridge.sandbox.container.connection import Connector, EngineConnection
-from bridge.sandbox.container.facts import runtime_name
+from bridge.sandbox.container.connection import Connector, EngineConnection, reap_services
 from bridge.sandbox.container.image import ImageEngine, ensure_present
 from bridge.sandbox.container.image import choose as choose_image
 from bridge.sandbox.container.machine import MachineContext
@@ -44,9 +37,7 @@ from bridge.sandbox.container.sandbox import (
     remove_with_retries,
     run_container,
 )
-from bridge.sandbox.container.service import reap_services
 from bridge.sandbox.layers import is_gvisor, this_kernel
-from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import IDENTITY_LABEL, OWNER_LABEL, Owner, current_owner, is_dead
 from bridge.sandbox.probe import failed_probe, probe_spec, run_probe
 from bridge.settings import Settings, runtime_dir
@@ -56,9 +47,6 @@ logger = logging.getLogger(__name__)
 
 class ContainerBackend(Backend):
     """Runs sandboxes as containers of one engine. The first use connects.
-
-    Attributes:
-        ended: The label of containers to reap; empty for those of dead bridges.
 
     Args:
         engine: "podman", "docker" or the path of either's executable.
@@ -93,7 +81,7 @@ class ContainerBackend(Backend):
         self._limits = limits or Limits()
         self._owner = current_owner()
         self._unremoved: set[str] = set()
-        self.ended = ""
+        self.ended = ""  # The label of containers to reap; empty for those of dead bridges.
 
     @property
     def name(self) -> str:
@@ -215,7 +203,7 @@ class ContainerBackend(Backend):
             config,
             isolation=isolation,
             # podman's monitor misses the event if the kernel kills the first process.
-            reports_oom=facts.limits_memory and facts.kind == "docker",
+            reports_oom="memory" in facts.controllers and facts.kind == "docker",
             not_removed=self._unremoved.add,
             # Commands may end before they have read all of their input.
             separate_streams=command is not None and facts.kind == "podman",
@@ -223,7 +211,7 @@ class ContainerBackend(Backend):
         ) as sandbox:
             await self._verify_runtime(connection, sandbox)
             if command is not None:
-                sandbox.on_error(command.on_error)
+                sandbox.stream.on_error(command.on_error)
             yield sandbox
 
     def _placement(self, connection: EngineConnection) -> hardening.Placement:
@@ -338,7 +326,6 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
             env=settings.environ,
             podman=engine,
             idle_timeout=settings.runtime_idle_timeout or math.inf,
-            progress=logger.info,
         )
     return ContainerBackend(
         engine,

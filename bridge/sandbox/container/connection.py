@@ -1,17 +1,26 @@
 """Finds or starts an engine, and keeps one connection to it.
 
 No other OCI runtime replaces the one that the user names.
+
+The bridge starts a podman service, or OpenSSH's client as a forward, with a private socket. Such a
+process ends with the bridge: at `aclose`, by a signal if the bridge is killed (on Linux), or by the
+next bridge.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
 import os
 import re
+import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+import signal
+import stat
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -20,25 +29,21 @@ from typing import get_args
 
 import anyio
 import anyio.to_thread
+from anyio.abc import Process
 
 from bridge.atomic_files import replace_file
 from bridge.errors import EngineDownError, LaunchError, SandboxError
 from bridge.model import HostKernel
+from bridge.private_files import exposure, make_directory
 from bridge.sandbox.container import endpoints as engines
 from bridge.sandbox.container import faults
-from bridge.sandbox.container.api import EngineApi, connect
-from bridge.sandbox.container.command_runner import SystemRunner
-from bridge.sandbox.container.endpoints import EngineEndpoint
-from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
+from bridge.sandbox.container.api import EngineApi, EngineFacts, connect, runtime_name
+from bridge.sandbox.container.command_runner import SystemRunner, end_group, open_group
+from bridge.sandbox.container.endpoints import EngineEndpoint, EngineKind, SshTarget
 from bridge.sandbox.container.machine import MachineContext, PodmanMachine, ensure_machine
 from bridge.sandbox.container.sandbox import Examinations
-from bridge.sandbox.container.service import (
-    SocketService,
-    make_private,
-    podman_service,
-    ssh_forward,
-)
 from bridge.sandbox.layers import brings_own_kernel, this_kernel
+from bridge.sandbox.ownership import Owner, current_owner, is_dead
 from bridge.sandbox.syscalls import Purpose, oci_profile
 
 logger = logging.getLogger(__name__)
@@ -51,12 +56,8 @@ PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 NAMESPACE_IDS = 65_536  # Enough for all of an image's files and users.
 AUTO_NAMESPACE = f"auto:size={NAMESPACE_IDS}"
 
-_DECLINED = (
-    (OWN_SECCOMP, re.compile(r"seccomp", re.IGNORECASE)),
-    (
-        USER_NAMESPACE,
-        re.compile(r"available [UG]?IDs|sub[ug]id|user ?ns|user namespace|mappings", re.IGNORECASE),
-    ),
+_ABOUT_IDS = re.compile(
+    r"available [UG]?IDs|sub[ug]id|user ?ns|user namespace|mappings", re.IGNORECASE
 )
 
 
@@ -80,19 +81,16 @@ class ExtraLayers:
         If containers have started with these layers (`proven`), the filter is not the cause, and
         an error about ids means that they have run out.
         """
-        for layer, about in _DECLINED:
-            if not about.search(error.message):
-                continue
-            cause = f"the engine declined ({faults.one_line(error.message)})"
-            if layer == OWN_SECCOMP and self.seccomp and not proven:
-                self.seccomp = {}
-                self.lacking.append(f"{layer}: {cause}")
-                return True
-            if layer == USER_NAMESPACE and self.user_namespace:
-                self.user_namespace = ""
-                if proven:
-                    self.lacking.append(f"{layer}: {cause}")
-                return True
+        cause = f"the engine declined ({faults.one_line(error.message)})"
+        if self.seccomp and not proven and re.search("seccomp", error.message, re.IGNORECASE):
+            self.seccomp = {}
+            self.lacking.append(f"{OWN_SECCOMP}: {cause}")
+            return True
+        if self.user_namespace and _ABOUT_IDS.search(error.message):
+            self.user_namespace = ""
+            if proven:
+                self.lacking.append(f"{USER_NAMESPACE}: {cause}")
+            return True
         return False
 
 
@@ -148,32 +146,45 @@ def write_profile(directory: Path, purpose: Purpose) -> Path:
 
 @dataclass(kw_only=True)
 class EngineConnection:
-    """A connected engine.
-
-    Attributes:
-        service: The podman service or SSH forward that the bridge started.
-        proven: Whether a container has run, so that the OCI runtime works.
-        local: Whether the engine has this machine's files and limits.
-        shares_files: Whether paths mean the same files; None until boot ids are compared.
-        examinations: Results of examining containers for commands.
-    """
+    """A container engine's open API, with the facts that the bridge found about the engine."""
 
     api: EngineApi
     facts: EngineFacts
     endpoint: EngineEndpoint
     oci_runtime: str
+    # The podman service or SSH forward that the bridge started.
     service: SocketService | None = None
-    proven: bool = False
-    local: bool = False
+    proven: bool = False  # Whether a container has run, so that the OCI runtime works.
+    local: bool = False  # Whether the engine has this machine's files and limits.
+    # Whether paths mean the same files; None until boot ids are compared.
     shares_files: bool | None = None
     host_kernel: HostKernel = HostKernel()
     extra_layers: ExtraLayers = field(default_factory=ExtraLayers)
+    # Results of examining containers for commands.
     examinations: Examinations = field(default_factory=dict)
 
     async def aclose(self) -> None:
         self.api.close()
         if self.service is not None:
             await self.service.aclose()
+
+
+async def kind_of(command: str, run: SystemRunner) -> EngineKind:
+    if command == "docker" or command == "podman":
+        return "docker" if command == "docker" else "podman"
+    result = await run([command, "--version"], timeout=20.0)
+    said = result.stdout.lower()
+    if result.missing:
+        raise faults.not_found(command)
+    if "podman" in said:
+        return "podman"
+    if "docker" in said:
+        return "docker"
+    heard = faults.one_line(said or result.stderr)
+    message = f"{command} is neither podman nor docker. It says: {heard}."
+    raise EngineDownError(
+        message, remedy="Set MCP_BRIDGE_RUNTIME to podman, docker, or the path of either."
+    )
 
 
 @dataclass(kw_only=True)
@@ -229,7 +240,7 @@ class Connector:
             self.connection = None
 
     async def _connect_first(self) -> EngineConnection:
-        kind = self._kind = self._kind or await engines.kind_of(self.engine, self.run)
+        kind = self._kind = self._kind or await kind_of(self.engine, self.run)
         refused: SandboxError | None = None
         for endpoint in await self._endpoints(kind):
             try:
@@ -316,7 +327,7 @@ class Connector:
         named = self.oci_runtime if facts.kind == "docker" else None
         wanted = named or facts.oci_runtime
         if wanted in facts.unlimited:
-            facts = replace(facts, limits_memory=False, limits_pids=False, limits_cpu=False)
+            facts = replace(facts, controllers=frozenset())
         here = this_kernel()
         local = not endpoint.elsewhere and self.machine is None
         # A socket of this machine may lead to a virtual machine.
@@ -339,3 +350,202 @@ class Connector:
             host_kernel=here if local else HostKernel(release=facts.kernel),
             extra_layers=extra,
         )
+
+
+START_SECONDS = 30.0  # Until the socket accepts; a first start sets up storage.
+
+_OWNER_FILE = "owner"
+_SOCKET = "engine.sock"
+_LOG = "service.log"
+
+# Requests SIGTERM at the parent's death, checks that the parent lives, and becomes podman.
+_DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+def service_argv(podman: str, socket: Path, oci_runtime: str | None) -> list[str]:
+    argv = [podman, *(("--runtime", oci_runtime) if oci_runtime else ())]
+    if oci_runtime and Path(oci_runtime).name == "runsc":
+        # By default gVisor requires a network.
+        argv += ["--runtime-flag", "network=none"]
+    return [*argv, "system", "service", "--time=0", f"unix://{socket}"]
+
+
+def service_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the bridge's environment without variables that make podman a remote client."""
+    remote = ("CONTAINER_HOST", "CONTAINER_SSHKEY", "CONTAINER_CONNECTION")
+    return {name: value for name, value in environ.items() if name not in remote}
+
+
+@dataclass
+class SocketService:
+    """A process that provides an engine's socket in a private directory."""
+
+    prefix: str
+    runtime_dir: Path
+    environ: Mapping[str, str]
+    endpoint: EngineEndpoint
+    argv: Callable[[Path], list[str]]  # Returns the command line for a socket.
+    # Returns the error of a failed process, from its output and whether it timed out.
+    explain: Callable[[str, bool], SandboxError]
+    _process: Process | None = None
+
+    def __post_init__(self) -> None:
+        unique = f"{self.prefix}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._directory = self.runtime_dir / unique
+
+    @property
+    def socket(self) -> Path:
+        return self._directory / _SOCKET
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> EngineEndpoint:
+        # The kernel's limit is 108 on Linux and 104 on macOS.
+        if len(os.fsencode(self.socket)) > 100:
+            message = f"{self.socket} is too long a path for a socket."
+            raise EngineDownError(message, remedy="Set XDG_RUNTIME_DIR to a shorter directory.")
+        try:
+            make_private(self.runtime_dir)
+            self._directory.mkdir(mode=0o700)
+            (self._directory / _OWNER_FILE).write_text(str(current_owner()), encoding="utf-8")
+        except OSError as error:
+            message = f"The bridge cannot make a directory for the engine's socket: {error}."
+            remedy = "Set XDG_RUNTIME_DIR to a directory of this user."
+            raise EngineDownError(message, remedy=remedy) from error
+        try:
+            self._process = await self._spawn()
+            await self._wait_listening(self._process)
+        except BaseException:
+            await self.aclose()
+            raise
+        return replace(self.endpoint, url=f"unix://{self.socket}")
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):
+            process, self._process = self._process, None
+            if process is not None:
+                await end_group(process)
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def failure(self, *, timed_out: bool = False) -> SandboxError:
+        said = ""
+        with suppress(OSError):
+            said = (self._directory / _LOG).read_bytes()[-64 * 1024 :].decode("utf-8", "replace")
+        return self.explain(said.strip(), timed_out)
+
+    async def _spawn(self) -> Process:
+        argv = self.argv(self.socket)
+        if sys.platform == "linux":
+            wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
+            argv = [*wrapper, *argv]
+        with (self._directory / _LOG).open("wb") as log:
+            try:
+                # conmon writes a file into its working directory after an out-of-memory kill.
+                return await open_group(argv, log, log, self.environ, self._directory)
+            except OSError as error:
+                raise self.explain(str(error), False) from error
+
+    async def _wait_listening(self, process: Process) -> None:
+        with anyio.move_on_after(START_SECONDS):
+            while process.returncode is None:
+                with suppress(OSError):
+                    await (await anyio.connect_unix(self.socket)).aclose()
+                    return
+                await anyio.sleep(0.02)  # podman does not signal its readiness
+        raise self.failure(timed_out=process.returncode is None)
+
+
+def podman_service(
+    podman: str, runtime_dir: Path, environ: Mapping[str, str], oci_runtime: str | None = None
+) -> SocketService:
+    def explain(said: str, timed_out: bool) -> SandboxError:
+        doing = f"listen within {START_SECONDS:g} s" if timed_out else "start its service"
+        failure = faults.from_text(said or "it wrote nothing", doing=doing, engine="podman")
+        if failure.code == LaunchError.code:
+            return faults.down("podman", failure.message)
+        return failure
+
+    return SocketService(
+        "podman",
+        runtime_dir,
+        service_environment(environ),
+        EngineEndpoint(url="", origin="the bridge's own podman service"),
+        lambda socket: service_argv(podman, socket, oci_runtime),
+        explain,
+    )
+
+
+def ssh_forward(
+    far: EngineEndpoint, target: SshTarget, runtime_dir: Path, environ: Mapping[str, str]
+) -> SocketService:
+    """Return a forward of another machine's engine socket, with the user's OpenSSH settings."""
+    names = ("HOME", "PATH", "USER", "LOGNAME", "SSH_AUTH_SOCK")
+    passed = {name: environ[name] for name in names if name in environ}
+    origin = f"{far.origin}, over SSH to {target.destination}"
+    return SocketService(
+        "ssh",
+        runtime_dir,
+        {**passed, "LC_ALL": "C"},  # for messages in English
+        replace(far, origin=origin, target=None, remote=True),
+        # ssh writes a line for each failed connection; the log has at most a megabyte.
+        lambda socket: ["sh", "-c", 'ulimit -f 2048; exec "$@"', "sh", *target.argv(socket)],
+        lambda said, _: target.failure(said),
+    )
+
+
+def make_private(directory: Path) -> Path:
+    """Make a directory, unless it exists; return it.
+
+    Raises:
+        PermissionError: It is a link, or another user owns it or may write to or replace it.
+    """
+    make_directory(directory)
+    status = directory.lstat()
+    others, _ = exposure(directory)
+    if status.st_uid != os.getuid() or others or not stat.S_ISDIR(status.st_mode):
+        reason = others or "it belongs to another user or is a link"
+        raise PermissionError(errno.EPERM, reason, str(directory))
+    return directory
+
+
+def reap_services(runtime_dir: Path) -> int:
+    """Remove dead bridges' directories and end their services; return their number. Blocks."""
+    judge = current_owner()
+    reaped = 0
+    try:
+        left = sorted(make_private(runtime_dir).glob("*-*"))
+    except OSError:
+        return 0
+    for directory in left:
+        owner = None
+        with suppress(OSError, ValueError):
+            owner = Owner.parse((directory / _OWNER_FILE).read_text(encoding="utf-8"))
+        if owner is None or not is_dead(owner, judge=judge):
+            continue
+        for pid in _listeners(directory / _SOCKET):
+            logger.info("ending process %d of a bridge that died", pid)
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(directory, ignore_errors=True)
+        reaped += 1
+    return reaped
+
+
+def _listeners(socket: Path) -> Sequence[int]:
+    """Return the processes whose command line names a socket, which has a unique path."""
+    served = re.compile(rb"(?:^|\0)(?:unix://%b\0|%b:)" % ((re.escape(os.fsencode(socket)),) * 2))
+    pids = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if served.search(entry.read_bytes()):
+                pids.append(int(entry.parent.name))
+    return pids

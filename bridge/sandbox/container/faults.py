@@ -14,12 +14,7 @@ from typing import Literal, NamedTuple
 import docker.errors
 import requests.exceptions
 
-from bridge.errors import (
-    BridgeError,
-    EngineDownError,
-    LaunchError,
-    SandboxError,
-)
+from bridge.errors import BridgeError, EngineDownError, LaunchError, SandboxError
 
 MAX_DETAIL = 2000  # An engine may send an error of any length; a long chain of causes fits.
 
@@ -243,20 +238,13 @@ def one_line(text: str) -> str:
 
 
 def _first_os_error(error: BaseException) -> OSError | None:
-    seen: set[int] = set()
-    waiting: list[BaseException] = [error]
-    while waiting:
-        current = waiting.pop(0)
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
+    """Return the first OSError with a number among an error, its arguments and its causes."""
+    errors = [error]
+    for current in errors:
         # requests' own exceptions are OSErrors too.
-        if (
-            isinstance(current, OSError)
-            and not isinstance(current, requests.exceptions.RequestException)
-            and current.errno is not None
-        ):
+        foreign = isinstance(current, requests.exceptions.RequestException)
+        if isinstance(current, OSError) and not foreign and current.errno is not None:
             return current
-        waiting += [arg for arg in current.args if isinstance(arg, BaseException)]
-        waiting += [e for e in (current.__cause__, current.__context__) if e is not None]
+        linked = (*current.args, current.__cause__, current.__context__)
+        errors += [e for e in linked if isinstance(e, BaseException) and e not in errors]
     return None

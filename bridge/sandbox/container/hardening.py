@@ -17,6 +17,7 @@ from bridge.model import HostKernel, Isolation, Json
 from bridge.sandbox import proc_entries
 from bridge.sandbox.backend import (
     HOSTNAME,
+    NOBODY_ID,
     PENDING_SIGNALS,
     SHM_BYTES,
     TMP,
@@ -24,9 +25,11 @@ from bridge.sandbox.backend import (
     WORKSPACE,
     Bind,
     LaunchSpec,
+    LayerReport,
+    group_of,
+    has_user_directories,
 )
-from bridge.sandbox.binds import NOBODY_ID, bind_layers, group_of, has_user_directories
-from bridge.sandbox.container.facts import EngineFacts
+from bridge.sandbox.container.api import EngineFacts
 from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
 from bridge.sandbox.ownership import RUN_LABEL
 from bridge.sandbox.syscalls import Purpose
@@ -175,15 +178,15 @@ def _resources(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> di
     """Return the limits that the engine applies; some engines refuse other ones."""
     limits = spec.limits
     resources: dict[str, Json] = {}
-    if facts.limits_memory:
+    if "memory" in facts.controllers:
         resources["Memory"] = limits.memory_bytes
         # The sum of memory and swap: no swap.
         resources["MemorySwap"] = limits.memory_bytes
         if facts.cgroup_version == "1":
             resources["MemorySwappiness"] = 0  # v2 has no such option
-    if facts.limits_pids:
+    if "pids" in facts.controllers:
         resources["PidsLimit"] = limits.pids * placement.tasks_per_process
-    if facts.limits_cpu and limits.cpus is not None:
+    if "cpu" in facts.controllers and limits.cpus is not None:
         # Docker refuses more CPUs than it has.
         cpus = min(limits.cpus, facts.cpus) if facts.cpus else limits.cpus
         resources["NanoCpus"] = int(cpus * 1_000_000_000)
@@ -273,53 +276,37 @@ def isolation(
         "private-ipc",
         "masked-proc",
     ]
-    weaker = []
-    if placement.user.partition(":")[0] in ("0", "root", ""):
-        weaker.append("unprivileged user: MCP_BRIDGE_CONTAINER_USER asks for root")
-    else:
-        layers.append("unprivileged-user")
+    report = LayerReport(layers)
+    root = placement.user.partition(":")[0] in ("0", "root", "")
+    asked = "unprivileged user: MCP_BRIDGE_CONTAINER_USER asks for root"
+    report.add("unprivileged-user", not root, asked)
     own_kernel = brings_own_kernel(oci_runtime)
     if own_kernel:
         # Most of these runtimes do not apply a filter to the program.
-        layers.append(OWN_KERNEL)
-    elif placement.seccomp:
-        layers += ["seccomp", "own-seccomp"]
-    elif facts.seccomp:
-        layers.append("seccomp")
+        report.layers.append(OWN_KERNEL)
     else:
-        weaker.append("seccomp: the engine runs containers without its filter")
-    if facts.mandatory_access:
-        layers.append(facts.mandatory_access)
-    if facts.rootless or facts.remaps_ids or placement.user_namespace:
-        layers.append("user-namespace")
-    weaker += lacking
-    _add_limits(layers, weaker, spec, facts, oci_runtime)
-    _add_directories(layers, weaker, spec, noexec=facts.kind == "podman" and placement.local)
-    return Isolation(
-        backend=facts.kind,
-        oci_runtime=oci_runtime,
-        layers=tuple(layers),
-        weaker=tuple(weaker),
-        host_kernel=host_kernel if own_kernel else None,
-    )
-
-
-def _add_directories(
-    layers: list[str], weaker: list[str], spec: LaunchSpec, *, noexec: bool
-) -> None:
-    if spec.command is not None:
-        if spec.command.network:
-            weaker.append("no network: the profile grants the engine's default network")
-        return
-    shown, open_ones = bind_layers(spec.binds)
-    layers += shown
-    weaker += open_ones
-    if any(bind.writable for bind in spec.binds) and not noexec:
-        weaker.append("directories: not noexec, so that written files can be executed")
+        unfiltered = "seccomp: the engine runs containers without its filter"
+        report.add("seccomp", placement.seccomp or facts.seccomp, unfiltered)
+        report.add("own-seccomp", placement.seccomp)
+    report.add(facts.mandatory_access, facts.mandatory_access)
+    in_namespace = facts.rootless or facts.remaps_ids or placement.user_namespace
+    report.add("user-namespace", in_namespace)
+    report.weaker += lacking
+    _add_limits(report, spec, facts, oci_runtime)
+    if spec.command is None:
+        report.add_binds(spec.binds)
+        noexec = facts.kind == "podman" and placement.local
+        if any(bind.writable for bind in spec.binds) and not noexec:
+            writable = "directories: not noexec, so that written files can be executed"
+            report.weaker.append(writable)
+    elif spec.command.network:
+        report.weaker.append("no network: the profile grants the engine's default network")
+    kernel = host_kernel if own_kernel else None
+    return report.isolation(facts.kind, oci_runtime=oci_runtime, host_kernel=kernel)
 
 
 def _add_limits(
-    layers: list[str], weaker: list[str], spec: LaunchSpec, facts: EngineFacts, oci_runtime: str
+    report: LayerReport, spec: LaunchSpec, facts: EngineFacts, oci_runtime: str
 ) -> None:
     cause = f"{facts.kind} reports that this host has no such cgroup controller"
     if oci_runtime in facts.unlimited:
@@ -328,15 +315,8 @@ def _add_limits(
         cause = f"rootless {facts.kind} on cgroup v1 applies none"
     elif facts.rootless:
         cause = f"the cgroup controller is not delegated to rootless {facts.kind}"
-    wanted = [("memory", facts.limits_memory), ("pids", facts.limits_pids)]
-    if spec.limits.cpus is not None:
-        wanted.append(("cpu", facts.limits_cpu))
-    for name, applied in wanted:
-        if applied:
-            layers.append(f"{name}-limit")
-        else:
-            weaker.append(f"{name} limit: best effort, {cause}")
-    if facts.obeys_ulimits:
-        layers.append("ulimits")
-    else:
-        weaker.append("ulimits: best effort, rootless podman's API leaves them to the guest")
+    for name in ("memory", "pids", *(("cpu",) if spec.limits.cpus is not None else ())):
+        weaker = f"{name} limit: best effort, {cause}"
+        report.add(f"{name}-limit", name in facts.controllers, weaker)
+    left = "ulimits: best effort, rootless podman's API leaves them to the guest"
+    report.add("ulimits", facts.obeys_ulimits, left)

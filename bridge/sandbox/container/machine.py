@@ -27,12 +27,8 @@ logger = logging.getLogger(__name__)
 READY_POLLS = 120  # Looks, a second apart, at a machine that another process starts.
 _MACHINE_PLATFORMS = ("darwin", "win32", "cygwin")  # Systems where containers need a machine.
 _JSON = ("--format", "json")
-_INFO = ("info", *_JSON)
-_CONNECTIONS = ("system", "connection", "list", *_JSON)
-_MACHINES = ("machine", "list", *_JSON)
 
 Action = Literal["none", "ready", "wait", "start"]
-Progress = Callable[[str], None]
 
 
 class MachinePlan(NamedTuple):
@@ -43,16 +39,12 @@ class MachinePlan(NamedTuple):
 
 
 def concerns_machine(platform: str, env: Mapping[str, str], info: CompletedCommand) -> bool:
-    """Return whether podman's answer may depend on a machine.
-
-    A user who names a host or a connection in the environment has another engine. On Linux only a
-    remote client has a machine.
-    """
+    """Return whether podman's answer may depend on a machine; on Linux a remote client's may."""
     if info.missing:
         remedy = "Install podman; see podman.io/docs/installation"
         raise SandboxError("podman is not installed.", remedy=remedy, code="engine_not_found")
     if env.get("CONTAINER_HOST") or env.get("CONTAINER_CONNECTION"):
-        return False
+        return False  # The user names another engine.
     # Only podman's remote client prints this.
     unconnected = not info.ok and "Cannot connect to Podman" in info.stderr + info.stdout
     return platform in _MACHINE_PLATFORMS or unconnected
@@ -61,11 +53,7 @@ def concerns_machine(platform: str, env: Mapping[str, str], info: CompletedComma
 def decide(
     platform: str, info: CompletedCommand, connections: CompletedCommand, machines: CompletedCommand
 ) -> MachinePlan:
-    """Return the next step towards a podman that answers, from the output of three commands.
-
-    Raises:
-        SandboxError: The bridge can do nothing; the message has the reason.
-    """
+    """Return the next step towards a podman that answers, from the output of three commands."""
     default = next((row for row in _rows(connections) or () if row.get("Default") is True), {})
     # Versions before 4.1 do not report it; then the list of machines decides.
     remote = default.get("IsMachine") is False
@@ -156,7 +144,6 @@ class MachineContext:
     platform: str = sys.platform
     # Seconds without a run after which the bridge stops a machine that it started.
     idle_timeout: float = 300.0
-    progress: Progress | None = None  # Called with podman's output while it starts a machine.
     clock: Callable[[], float] = time.monotonic  # Seconds, monotonic.
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
 
@@ -166,24 +153,16 @@ class MachineContext:
 
     async def command(self, verb: str, machine: str) -> CompletedCommand:
         argv = [self.podman, "machine", verb, machine]
-        if self.progress is not None:
-            self.progress(" ".join(argv))
-        return await self.run(argv, timeout=300.0, on_line=self.progress)
+        logger.info(" ".join(argv))
+        return await self.run(argv, timeout=300.0, on_line=logger.info)
 
     async def look(self) -> MachinePlan:
-        info = await self.ask(*_INFO)
+        info = await self.ask("info", *_JSON)
         if not concerns_machine(self.platform, self.env, info):
             return MachinePlan("none")
-        connections, machines = await self.ask(*_CONNECTIONS), await self.ask(*_MACHINES)
+        connections = await self.ask("system", "connection", "list", *_JSON)
+        machines = await self.ask("machine", "list", *_JSON)
         return decide(self.platform, info, connections, machines)
-
-    async def report(self) -> str:
-        parts = []
-        for arguments in (("--version",), _INFO, _CONNECTIONS, _MACHINES):
-            result = await self.ask(*arguments)
-            said = f"{result.stdout}{result.stderr}".strip()
-            parts.append(f"$ podman {' '.join(arguments)}\n{said}\n[exit {result.exit_code}]\n")
-        return "\n".join(parts)
 
 
 async def ensure_machine(context: MachineContext) -> PodmanMachine | None:

@@ -17,8 +17,7 @@ from bridge.errors import ChannelClosedError, EngineDownError, SandboxError
 from bridge.model import Isolation, Json
 from bridge.sandbox.backend import ExitReport, code_and_signal
 from bridge.sandbox.container import hardening
-from bridge.sandbox.container.api import EngineApi
-from bridge.sandbox.container.stream import AttachedStream
+from bridge.sandbox.container.api import AttachedStream, EngineApi
 from bridge.sandbox.layers import of_command, require_mandatory_layers
 from bridge.sandbox.probe import probe_argv, receive_facts
 
@@ -44,14 +43,8 @@ class ContainerSandbox:
     _refused: bool = False
     _ending: anyio.Event = field(default_factory=anyio.Event)
 
-    def on_error(self, take: Callable[[bytes], None]) -> None:
-        self.stream.on_error(take)
-
-    def end_input(self) -> None:
-        self.stream.end_input()
-
-    async def send(self, data: bytes) -> None:
-        await self.stream.send(data)
+    def __post_init__(self) -> None:
+        self.send, self.end_input = self.stream.send, self.stream.end_input
 
     async def end_output(self) -> None:
         """Kill the command: its outputs share a connection, so stdout cannot be closed alone."""
@@ -190,11 +183,7 @@ async def examined_isolation(
     examinations: Examinations,
     not_removed: Callable[[str], None],
 ) -> Isolation:
-    """Return a container's isolation, as seen from inside one with the same configuration.
-
-    Raises:
-        SandboxError: A mandatory layer is missing, or the container does not start.
-    """
+    """Return a container's isolation, as seen from inside one with the same configuration."""
     key = json.dumps([config[name] for name in _SHAPING], sort_keys=True)
     if key not in examinations:
         examinations[key] = await look_inside(api, config, isolation, not_removed)

@@ -1,5 +1,1 @@
-"""Kubernetes: sandboxes as pods of a cluster.
-
-Its client library comes with the extra `kubernetes` and takes 0.2 s to import, so only the runtime
-`kubernetes` imports this package.
-"""
+"""Sandboxes as pods. Only the runtime `kubernetes` imports this: it takes 0.2 s."""

@@ -1,7 +1,8 @@
 """Kubernetes: sandboxes as pods, each used once.
 
 A pod runs nothing unless its first step reports that all layers are in force. The backend replaces
-a pod that is lost before its program starts, at most twice.
+a pod that is lost before its program starts, at most twice. The cluster reports a pod's end a
+second after its stream's.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from signal import SIGKILL
 
 import anyio
 import anyio.to_thread
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
 
 from bridge.errors import (
     BridgeError,
@@ -22,18 +26,37 @@ from bridge.errors import (
     SandboxError,
     SandboxLostError,
 )
-from bridge.model import HostKernel, Limits
-from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
-from bridge.sandbox.binds import reject_binds
-from bridge.sandbox.kubernetes import faults, pod
-from bridge.sandbox.kubernetes.cluster import Cluster, find_config
-from bridge.sandbox.kubernetes.faults import Document
-from bridge.sandbox.kubernetes.sandbox import PodSandbox, PodStream
-from bridge.sandbox.kubernetes.warm import WarmPods
+from bridge.model import HostKernel, Isolation, Limits
+from bridge.sandbox.backend import (
+    Backend,
+    ExitReport,
+    LaunchSpec,
+    Probe,
+    Sandbox,
+    limits_for,
+    reject_binds,
+)
+from bridge.sandbox.kubernetes.cluster import (
+    PROTOCOLS,
+    REMOVED,
+    Cluster,
+    ClusterAnswerError,
+    Document,
+    close_socket,
+    cut,
+    ended_by_cluster,
+    exit_report,
+    find_config,
+    is_running,
+    lost,
+    no_room,
+    start_problem,
+)
+from bridge.sandbox.kubernetes.pods import NAME, Template, WarmPods, first_step, isolation, pod_name
 from bridge.sandbox.layers import brings_own_kernel
-from bridge.sandbox.limits import limits_for
 from bridge.sandbox.probe import failed_probe, run_probe
 from bridge.sandbox.process import libseccomp
+from bridge.sandbox.process.stage import CONFINED
 from bridge.settings import Settings
 from bridge.settings.kubernetes import Kubernetes
 
@@ -47,7 +70,7 @@ CONFINE_SECONDS = 20.0  # A pod may never report its first step; milliseconds on
 class KubernetesBackend(Backend):
     """Runs sandboxes as pods. The first use connects. An empty `user` means one for each pod."""
 
-    name = pod.NAME
+    name = NAME
 
     def __init__(
         self,
@@ -62,7 +85,7 @@ class KubernetesBackend(Backend):
         self._environ = environ
         self._limits = limits or Limits()
         owner = f"bridge-{secrets.token_hex(6)}"
-        self._template = pod.Template(settings=settings, image=image, user=user, owner=owner)
+        self._template = Template(settings=settings, image=image, user=user, owner=owner)
         self._connecting = anyio.Lock()
         self._warm: WarmPods | None = None
         self._filters: Sequence[bytes] = ()
@@ -121,7 +144,7 @@ class KubernetesBackend(Backend):
         for _ in range(2):
             try:
                 return await stack.enter_async_context(self._launch(spec))
-            except (SandboxLostError, faults.ClusterAnswerError) as error:
+            except (SandboxLostError, ClusterAnswerError) as error:
                 logger.warning("trying another pod, after: %s", error)
         return await stack.enter_async_context(self._launch(spec))
 
@@ -137,8 +160,8 @@ class KubernetesBackend(Backend):
             if await cluster.find(placed) is None:
                 raise SandboxLostError("The pod was replaced as it started.")
             kernel = await self._kernel(cluster, placed)
-            isolation = pod.isolation(spec.limits, self._settings.runtime_class, kernel)
-            sandbox = PodSandbox(cluster, placed, stream, isolation)
+            layers = isolation(spec.limits, self._settings.runtime_class, kernel)
+            sandbox = PodSandbox(cluster, placed, stream, layers)
             try:
                 yield sandbox
             finally:
@@ -151,7 +174,7 @@ class KubernetesBackend(Backend):
         warm = await self._connect_once()
         cluster = warm.cluster
         placed = await warm.claim(spec.limits)
-        name = pod.pod_name(spec.run_id) if placed is None else placed["metadata"]["name"]
+        name = pod_name(spec.run_id) if placed is None else placed["metadata"]["name"]
         warm.mine.add(name)
         try:
             if placed is None:
@@ -166,35 +189,35 @@ class KubernetesBackend(Backend):
     async def _wait_running(self, cluster: Cluster, seen: Document) -> Document:
         path = f"{cluster.pods}/{seen['metadata']['name']}"
         with anyio.move_on_after(self._settings.room_seconds):
-            while not faults.is_running(seen):
-                if problem := faults.start_problem(seen):
+            while not is_running(seen):
+                if problem := start_problem(seen):
                     raise problem
                 await anyio.sleep(0.2)  # A start takes a second or more.
-                with suppress(faults.ClusterAnswerError):  # the loop tries again
+                with suppress(ClusterAnswerError):  # the loop tries again
                     now = await cluster.get(path)
                     if now is None:
-                        raise SandboxLostError(faults.REMOVED)
+                        raise SandboxLostError(REMOVED)
                     seen = now
             return seen
-        raise faults.no_room(seen)
+        raise no_room(seen)
 
     async def _confine(self, stream: PodStream, spec: LaunchSpec) -> None:
-        step = pod.first_step(spec, self._filters, own_user=not self._template.user)
+        step = first_step(spec, self._filters, own_user=not self._template.user)
         said = b""
         with anyio.move_on_after(CONFINE_SECONDS):
             try:
                 await stream.send(step)
                 while len(said) < 4096 and (data := await stream.receive()):
                     said += data
-                    if said.startswith(pod.CONFINED):
-                        stream.unread(said.removeprefix(pod.CONFINED))
+                    if said.startswith(CONFINED):
+                        stream.unread = said.removeprefix(CONFINED)
                         return
             except (ChannelClosedError, ConnectionError) as error:
-                raise faults.lost({}, str(error)) from error
-        reason = said.decode("utf-8", "replace").strip() or stream.stderr.strip()
+                raise lost({}, str(error)) from error
+        reason = said.decode("utf-8", "replace").strip() or stream.diagnostics().strip()
         if not reason:
             raise SandboxLostError("The pod did not answer its first message.")
-        raise LaunchError("The pod's first step failed.", host_detail=f"{faults.cut(reason)}.")
+        raise LaunchError("The pod's first step failed.", host_detail=f"{cut(reason)}.")
 
     async def _kernel(self, cluster: Cluster, placed: Document) -> HostKernel | None:
         """Return the kernel of a pod's node, if it matters and the bridge may read nodes."""
@@ -251,3 +274,147 @@ def kubernetes_backend(settings: Settings) -> KubernetesBackend:
         environ=settings.environ,
         limits=limits_for(settings),
     )
+
+
+SEND_BYTES = 512 * 1024  # For one message of stdin; servers accept a megabyte.
+DIAGNOSTIC_BYTES = 16 * 1024  # Kept of stderr's end; a guest may write without end.
+
+_STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
+
+
+class PodStream:
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._stderr = self.unread = b""
+        self._closed = self._finished = self._input_ended = False
+
+    def diagnostics(self) -> str:
+        return self._stderr.decode("utf-8", "backslashreplace")
+
+    async def send(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            for start in range(0, len(view), SEND_BYTES):
+                await self._socket.send(_STDIN + view[start : start + SEND_BYTES])
+        except ConnectionClosed as error:
+            raise ChannelClosedError("The pod's stream has ended.") from error
+
+    def end_input(self) -> None:
+        """End stdin with the next `receive`; protocol v4 ends it only with the pod."""
+        self._input_ended = self._socket.subprotocol == PROTOCOLS[0]
+
+    async def receive(self) -> bytes:
+        """Return the next bytes of stdout, empty at the end; raise ConnectionError if it broke."""
+        if self.unread:
+            data, self.unread = self.unread, b""
+            return data
+        while not self._closed:
+            try:
+                if self._input_ended:
+                    self._input_ended = False
+                    await self._socket.send(b"\xff\0")
+                message = await self._socket.recv(decode=False)
+            except ConnectionClosedOK:
+                break
+            except ConnectionClosed as error:
+                if self._finished or self._closed:
+                    break
+                raise ConnectionError(str(error)) from error
+            channel, data = message[:1], message[1:]
+            if channel == _STDOUT and data:
+                return data
+            if channel == _STDERR:
+                self._stderr = (self._stderr + data)[-DIAGNOSTIC_BYTES:]
+            self._finished = self._finished or channel == _STATUS
+        self._closed = True
+        return b""
+
+    async def close(self) -> None:
+        self._closed = True
+        await close_socket(self._socket)
+
+
+STATUS_SECONDS = 3.0  # A cluster may never report an end; kubelets take about a second.
+
+
+@dataclass
+class PodSandbox:
+    cluster: Cluster
+    placed: Document
+    stream: PodStream
+    isolation: Isolation
+    _killed: bool = False
+    _ended: bool = False
+    _verdict: ExitReport | SandboxError | None = None
+
+    @property
+    def id(self) -> str:
+        return str(self.placed["metadata"]["name"])
+
+    def __post_init__(self) -> None:
+        self.send, self.end_input = self.stream.send, self.stream.end_input
+        self.diagnostics = self.stream.diagnostics
+
+    async def end_output(self) -> None:
+        """Delete the pod: its streams share a connection."""
+        await self.kill()
+
+    async def receive(self) -> bytes:
+        try:
+            data = await self.stream.receive()
+        except ConnectionError as error:
+            # A server also breaks the stream of a process that ended with unread input.
+            await self._judge()
+            if isinstance(self._verdict, ExitReport) and self._verdict.detail != REMOVED:
+                return b""
+            raise await self.why_lost(str(error)) from error
+        if not data and not self._killed and not self._ended:
+            await self._judge()
+            if isinstance(self._verdict, SandboxLostError):
+                raise self._verdict
+        return data
+
+    async def kill(self) -> None:
+        """Delete the pod; if it has ended, read its end first."""
+        if self._ended and self._verdict is None:
+            await self._judge()
+        if not self._killed:
+            self._killed = True
+            await self.cluster.discard(self.id)
+        await self.stream.close()
+
+    async def wait(self) -> ExitReport:
+        pause = 0.05
+        while self._verdict is None:
+            if self._killed:
+                return ExitReport(signal=SIGKILL)
+            pod = await self.cluster.find(self.placed)
+            if pod is None:
+                self._verdict = ExitReport(detail=REMOVED)
+            else:
+                self._verdict = ended_by_cluster(pod) or exit_report(pod)
+            if self._verdict is None:
+                await anyio.sleep(pause)
+                pause = min(pause * 2, 1.0)
+        if isinstance(self._verdict, SandboxError):
+            raise self._verdict
+        return self._verdict
+
+    async def _judge(self) -> None:
+        self._ended = True
+        with anyio.move_on_after(STATUS_SECONDS):
+            try:
+                await self.wait()
+            except SandboxError as error:
+                self._verdict = self._verdict or error
+
+    async def why_lost(self, silence: str) -> SandboxError:
+        self._ended = True
+        pod: Document | None = {}
+        with anyio.move_on_after(STATUS_SECONDS):
+            try:
+                pod = await self.cluster.find(self.placed)
+            except SandboxError as error:
+                silence = error.message
+        self._verdict = lost(pod, silence)
+        return self._verdict

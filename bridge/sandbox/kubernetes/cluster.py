@@ -1,7 +1,8 @@
-"""The connection to a cluster's API server, with plain JSON.
+"""The connection to a cluster's API server with plain JSON, and the errors in its answers.
 
 lightkube reads kubeconfig files and credentials. Streams to pods use `websockets`, which takes a
-third of the time of lightkube's client for a message.
+third of the time of lightkube's client for a message. A pod's state outranks its stream, because
+an attach reports success for any exit code.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import json
 import logging
 import os
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from subprocess import DEVNULL, CalledProcessError
@@ -24,12 +25,17 @@ from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.config.models import NameValue, User
 from lightkube.core.exceptions import ConfigError
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import InvalidStatus, WebSocketException
 
-from bridge.errors import EngineDownError, SandboxError, SettingsError
+from bridge.errors import (
+    EngineDownError,
+    LaunchError,
+    SandboxError,
+    SandboxLostError,
+    SettingsError,
+)
 from bridge.model import Json
-from bridge.sandbox.kubernetes import faults
-from bridge.sandbox.kubernetes.faults import Document
+from bridge.sandbox.backend import ExitReport, code_and_signal
 from bridge.settings.kubernetes import Kubernetes
 
 logger = logging.getLogger(__name__)
@@ -138,7 +144,7 @@ class Cluster:
     async def get(self, path: str) -> Document | None:
         try:
             return _object(await self._ask("GET", path))
-        except faults.ClusterAnswerError as error:
+        except ClusterAnswerError as error:
             if error.status != 404:
                 raise
             return None
@@ -159,7 +165,7 @@ class Cluster:
         options: dict[str, Json] = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
         if seen is not None:
             options["preconditions"] = {"resourceVersion": seen["metadata"]["resourceVersion"]}
-        with faults.ignoring(404, 409):
+        with ignoring(404, 409):
             await self._ask("DELETE", path, json=options)
 
     async def discard(self, name: str) -> None:
@@ -179,7 +185,7 @@ class Cluster:
         now = await self.get(f"{self.pods}/{placed['metadata']['name']}")
         if now is None or now["metadata"]["uid"] != placed["metadata"]["uid"]:
             return None
-        return None if faults.restarts(now) else now
+        return None if restarts(now) else now
 
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
@@ -195,7 +201,7 @@ class Cluster:
         request = self._http.build_request("GET", url)
         auth = self._http.auth or httpx2.Auth()
         refused: httpx2.Response | None = None
-        with faults.translated(self.server):
+        with translated(self.server):
             async with aclosing(auth.async_auth_flow(request)) as flow:
                 while True:
                     try:
@@ -205,10 +211,10 @@ class Cluster:
                     except InvalidStatus as error:
                         said = error.response
                         if said.status_code != 401:
-                            raise faults.refusal(said.status_code, bytes(said.body)) from error
+                            raise refusal(said.status_code, bytes(said.body)) from error
                         refused = httpx2.Response(401, request=request)
                     except StopAsyncIteration:
-                        raise faults.refusal(401, b"") from None
+                        raise refusal(401, b"") from None
 
     async def _connect_socket(self, url: str, authorization: str | None) -> ClientConnection:
         return await connect(
@@ -226,7 +232,7 @@ class Cluster:
         )
 
     async def _ask(self, method: str, path: str, **more: Any) -> Document:
-        with faults.translated(self.server), anyio.fail_after(REQUEST_SECONDS + PLUGIN_SECONDS):
+        with translated(self.server), anyio.fail_after(REQUEST_SECONDS + PLUGIN_SECONDS):
             async with self._http.stream(method, path, **more) as response:
                 body = b""
                 async for part in response.aiter_bytes():
@@ -237,7 +243,7 @@ class Cluster:
                 date = parsedate_to_datetime(response.headers["date"])
                 self._ahead = date.astimezone(UTC) - datetime.now(UTC)
             if response.status_code >= 400:
-                raise faults.refusal(response.status_code, body)
+                raise refusal(response.status_code, body)
             answer = json.loads(body)
             if not isinstance(answer, dict):
                 raise ValueError("its answer is no object")
@@ -263,3 +269,176 @@ def _object(answer: Any) -> Document:
         ):
             return document
     raise EngineDownError("The server is not a Kubernetes API server.", code="cluster_down")
+
+
+Document = Mapping[str, Any]  # An object of the API server's.
+
+REMOVED = "The pod was removed from outside."
+
+_IMAGE_REMEDY = "Correct `image`, `pull_policy` or `pull_secrets` in [kubernetes]."
+
+# Reasons of a waiting container that will never start; those of its image with the error's code.
+_NO_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+_NO_IMAGE: Mapping[str, str] = {
+    "ErrImageNeverPull": "image_missing", "ImagePullBackOff": "image_pull_failed",
+    "InvalidImageName": "image_pull_failed", "ImageInspectError": "image_pull_failed",
+}  # fmt: skip
+
+# The reasons in a failed pod's status.
+_CODES: Mapping[str, str] = {
+    "DeadlineExceeded": "pod_deadline", "Evicted": "pod_evicted", "Preempting": "pod_evicted",
+    "NodeLost": "node_lost", "NodeShutdown": "node_lost", "Shutdown": "node_lost",
+    "Terminated": "node_lost", "UnexpectedAdmissionError": "no_room", "OutOfmemory": "no_room",
+    "OutOfcpu": "no_room", "OutOfpods": "no_room",
+}  # fmt: skip
+
+
+class ClusterAnswerError(SandboxError):
+    """The API server's refusal: 404 no such object, 409 changed meanwhile, else busy."""
+
+    status = 0
+
+
+def is_gone(error: BaseException) -> bool:
+    return isinstance(error, ClusterAnswerError) and error.status in (404, 409)
+
+
+@contextmanager
+def ignoring(*statuses: int) -> Iterator[None]:
+    try:
+        yield
+    except ClusterAnswerError as error:
+        if error.status not in statuses:
+            raise
+
+
+# Raised if no server answers, or the server is no API server.
+_NO_ANSWER = (httpx2.HTTPError, WebSocketException, OSError, ValueError, LookupError, TypeError)
+
+
+@contextmanager
+def translated(server: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        message = "The kubeconfig gives no credentials for the cluster."
+        raise SandboxError(message, host_detail=cut(error), code="cluster_refused") from error
+    except _NO_ANSWER as error:
+        detail = f"It is at {server}: {cut(error)}."
+        raise EngineDownError(
+            "The API server does not answer.", host_detail=detail, code="cluster_down"
+        ) from error
+
+
+def refusal(code: int, body: bytes) -> SandboxError:
+    try:
+        said = cut(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        said = cut(body.decode("utf-8", "replace"))
+    detail = f"It says: {said} ({code})."
+    if code == 403 and "exceeded quota" in said:
+        message = "The namespace's quota is used up."
+        return SandboxError(message, host_detail=detail, code="quota")
+    if code == 403 and "must specify" in said:
+        remedy = "Set [kubernetes] requests."
+        return LaunchError("A quota forbids the pod.", remedy=remedy, host_detail=detail)
+    if code in (401, 403):
+        message = "The cluster refuses the bridge's account."
+        return SandboxError(message, host_detail=detail, code="cluster_refused")
+    if code in (404, 409, 410, 429) or code >= 500:
+        refused = ClusterAnswerError("The cluster refused the request.", host_detail=detail)
+        refused.status = code
+        return refused
+    remedy = "Correct [kubernetes] in config.toml."
+    return LaunchError("The cluster does not accept the pod.", remedy=remedy, host_detail=detail)
+
+
+def start_problem(pod: Document) -> SandboxError | None:
+    """Return the error of a pod that cannot start; None if it may still start."""
+    if has_ended(pod):
+        ended = SandboxLostError("The pod ended before it was used.", host_detail=_words(pod))
+        return ended_by_cluster(pod) or ended
+    reason = str((_state(pod).get("waiting") or {}).get("reason"))
+    message, detail = f"The node cannot start the pod ({reason}).", _words(pod)
+    if reason in _NO_IMAGE:
+        code = _NO_IMAGE[reason]
+        return SandboxError(message, remedy=_IMAGE_REMEDY, host_detail=detail, code=code)
+    return LaunchError(message, host_detail=detail) if reason in _NO_CONTAINER else None
+
+
+def no_room(pod: Document) -> SandboxError:
+    for condition in _status(pod).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            said = f"{cut(condition.get('message'))}."
+            return SandboxError("The cluster has no room.", host_detail=said, code="no_room")
+    return SandboxError("The pod did not start in time.", host_detail=_words(pod), code="no_room")
+
+
+def is_running(pod: Document) -> bool:
+    return _status(pod).get("phase") == "Running" and "running" in _state(pod)
+
+
+def has_ended(pod: Document) -> bool:
+    return _status(pod).get("phase") in ("Failed", "Succeeded") or "terminated" in _state(pod)
+
+
+def restarts(pod: Document) -> int:
+    return int(_container(pod).get("restartCount") or 0)
+
+
+def ended_by_cluster(pod: Document) -> SandboxError | None:
+    """Return the error of a pod that the cluster ended; None if its process ended by itself."""
+    reason = str(_status(pod).get("reason"))
+    if reason not in _CODES:
+        return None
+    said, code = f"{cut(_status(pod).get('message'))}.", _CODES[reason]
+    family = SandboxError if code == "no_room" else SandboxLostError
+    return family(f"The cluster ended the pod ({reason}).", code=code, host_detail=said)
+
+
+def exit_report(pod: Document) -> ExitReport | None:
+    ended = _state(pod).get("terminated")
+    if ended is None:
+        return ExitReport(detail=_words(pod)) if has_ended(pod) else None
+    code, signal = code_and_signal(int(ended["exitCode"]))
+    return ExitReport(
+        exit_code=code,
+        signal=signal,
+        # Kubelets report it only if the first process was the victim.
+        oom_killed=True if ended.get("reason") == "OOMKilled" else None,
+        detail=cut(ended["message"]) if ended.get("message") else "",
+    )
+
+
+def lost(pod: Document | None, why: str) -> SandboxError:
+    """Return the error of a broken stream, by the pod's state."""
+    if pod is None:
+        return SandboxLostError(REMOVED)
+    if _status(pod).get("phase") == "Unknown":
+        return SandboxLostError(
+            "The pod's node does not answer.", host_detail=f"{cut(why)}.", code="node_lost"
+        )
+    broken = SandboxLostError("The stream to the pod broke.", host_detail=f"{cut(why)}.")
+    return ended_by_cluster(pod) or broken
+
+
+def _status(pod: Document) -> Document:
+    return pod.get("status") or {}
+
+
+def _container(pod: Document) -> Document:
+    return next(iter(_status(pod).get("containerStatuses") or ()), {})
+
+
+def _state(pod: Document) -> Document:
+    return _container(pod).get("state") or {}
+
+
+def _words(pod: Document) -> str:
+    state = _state(pod).get("terminated") or _state(pod).get("waiting") or {}
+    words = (_status(pod).get("message"), state.get("message"), state.get("reason"))
+    return f"{cut(next((text for text in words if text), _status(pod).get('phase')))}."
+
+
+def cut(text: object) -> str:
+    return " ".join(str(text or "no reason given").split()).rstrip(".")[:500]

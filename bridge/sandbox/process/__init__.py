@@ -2,5 +2,5 @@
 
 Each `*backend` module examines the machine and assembles sandboxes; `sandbox` runs one. `command`
 (bubblewrap's options) and `landlock` are pure. `stage` runs inside, before the program; `monitor`
-and `watchdog` are processes outside.
+is a process outside.
 """

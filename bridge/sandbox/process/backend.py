@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -22,19 +22,18 @@ from bridge.errors import SandboxError
 from bridge.model import Limits
 from bridge.sandbox import proc_entries, syscalls
 from bridge.sandbox.backend import LaunchSpec, Sandbox
-from bridge.sandbox.process import command, faults, host, landlock, libseccomp
+from bridge.sandbox.process import command, host, landlock, libseccomp
 from bridge.sandbox.process.base import Findings, ProcessBackend
-from bridge.sandbox.process.cgroups import (
-    PREFIX,
-    SandboxCgroups,
-    scope_cgroups,
-    scope_command,
+from bridge.sandbox.process.cgroups import PREFIX, SandboxCgroups, scope_cgroups, scope_command
+from bridge.sandbox.process.command import Descriptors, SandboxLayout
+from bridge.sandbox.process.interpreter import closed_file, compiled_examination, loader_command
+from bridge.sandbox.process.sandbox import (
+    LaunchPlan,
+    LaunchWatchdog,
+    ProcessLaunch,
+    join_options,
+    run_sandbox,
 )
-from bridge.sandbox.process.command import Descriptors
-from bridge.sandbox.process.interpreter import closed_file
-from bridge.sandbox.process.sandbox import LaunchPlan, ProcessLaunch, join_options, run_sandbox
-from bridge.sandbox.process.stage_loader import compiled_examination, loader_command
-from bridge.sandbox.process.watchdog import LaunchWatchdog
 
 _SCOPE_ENVIRONMENT = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 """What `systemd-run --user` needs; bubblewrap clears it for the sandbox."""
@@ -48,14 +47,11 @@ class BubblewrapBackend(ProcessBackend):
     def __init__(
         self,
         *,
-        environ: Mapping[str, str],
         bwrap: str = "bwrap",
-        interpreter: str | None = None,
-        packages: Path | None = None,
-        limits: Limits | None = None,
         seccomp: str = libseccomp.LIBRARY,
+        **common: Any,
     ) -> None:
-        super().__init__(environ=environ, interpreter=interpreter, packages=packages, limits=limits)
+        super().__init__(**common)
         self._bwrap = bwrap
         self._seccomp = seccomp
         self._watchdog = LaunchWatchdog()
@@ -91,7 +87,7 @@ class BubblewrapBackend(ProcessBackend):
         bwrap = host.find_command(self._bwrap, self._environ)
         if bwrap is None:
             message = f"bubblewrap ({self._bwrap}) is not installed."
-            remedy = faults.INSTALL_REMEDY
+            remedy = host.INSTALL_REMEDY
             raise SandboxError(message, remedy=remedy, code="engine_not_found")
         found = self._look_at_host(
             host.unprivileged_uid(),
@@ -113,7 +109,7 @@ class BubblewrapBackend(ProcessBackend):
         return found
 
     def _find_scopes(self) -> str:
-        """Return the path of `systemd-run` if the user's systemd applies limits, or ""."""
+        """Return the path of `systemd-run` if the user's systemd applies limits, else ""."""
         systemd_run = host.find_command("systemd-run", self._environ)
         if systemd_run is None or not self._environ.get("XDG_RUNTIME_DIR"):
             return ""
@@ -133,12 +129,16 @@ class BubblewrapBackend(ProcessBackend):
         code: str,
     ) -> LaunchPlan:
         words = [*who, found.confiner]
-        made, filters = command.isolation(spec, found.around), found.filters
-        # What a sandbox is granted of the host belongs to the bridge's user.
+        layout = SandboxLayout(spec, found.interpreter, found.around)
+        made, filters = layout.isolation(), found.filters
+        # Only the bridge's own user may read the host directories of a sandbox.
         if found.ids is not None and not spec.binds and spec.command is None:
             words = [*found.ids.command(command.UID), *words]
         elif found.uid is None:
-            shared = command.shared_counters(found.ids is not None)
+            cause = "this user has no subordinate ids that unshare and newuidmap can use"
+            if found.ids is not None:
+                cause = "the user's directories and files belong to that user"
+            shared = f"{command.SHARED_COUNTERS}; {cause}"
             made = replace(made, weaker=(*made.weaker, shared))
         environ: dict[str, str] = {}
         if found.systemd_run:
@@ -150,16 +150,13 @@ class BubblewrapBackend(ProcessBackend):
         if asked is not None:
             refused = syscalls.NETWORKED_COMMAND if asked.network else syscalls.LOCAL_COMMAND
             filters = (libseccomp.refusal_filter(refused, self._seccomp), *filters[1:])
-            judge = partial(command.verify_command, made, command.places(spec, found.interpreter))
+            judge = partial(command.verify_command, made, layout.places())
 
         def prepare(descriptors: Descriptors) -> ProcessLaunch:
-            python, around = found.interpreter, found.around
             return ProcessLaunch(
-                inside=loader_command(python, str(descriptors.stage)),
-                stage=command.stage_input(
-                    spec, python, around, descriptors, filters, found.stage, code
-                ),
-                options=join_options(command.options(spec, python, around, descriptors)),
+                inside=loader_command(found.interpreter, str(descriptors.stage)),
+                stage=layout.stage_input(descriptors, filters, found.stage, code),
+                options=join_options(layout.options(descriptors)),
             )
 
         return LaunchPlan(
@@ -170,12 +167,12 @@ class BubblewrapBackend(ProcessBackend):
             environ=environ,
             watchdog=self._watchdog,
             group=group,
-            memory_bytes=command.watched_memory(spec, found.around),
+            memory_bytes=self._watched_memory(found, spec.limits),
             memory_directories=tuple(command.memory_directories(spec)),
             isolation=made,
             judge=judge,
-            monitor_failed=lambda said: faults.classify(said, settings()),
-            stage_failed=lambda said: faults.stage_failed(said, settings()),
+            monitor_failed=lambda said: host.bubblewrap_failed(said, settings()),
+            stage_failed=lambda said: host.stage_failed(said, settings()),
         )
 
     def _details(self, found: Findings) -> Mapping[str, str]:

@@ -1,11 +1,20 @@
-"""The base classes of this machine's backends, with and without namespaces."""
+"""The base classes of this machine's backends, with and without namespaces.
+
+Without namespaces a run writes to a private directory on the host's disk. A program can leave files
+without permissions, links to anywhere and directories deeper than the longest path. So removal
+follows no link and works by directory descriptor.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+import os
+import secrets
+import stat
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
@@ -17,17 +26,21 @@ import anyio.to_thread
 
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation, Json, Limits
-from bridge.sandbox.backend import TMP, WORKSPACE, Backend, LaunchSpec, Probe, Sandbox
-from bridge.sandbox.binds import reject_binds
-from bridge.sandbox.ownership import Owner, current_owner
+from bridge.sandbox.backend import TMP, WORKSPACE, Backend, LaunchSpec, Probe, Sandbox, reject_binds
+from bridge.sandbox.ownership import Owner, current_owner, is_dead
 from bridge.sandbox.probe import run_probe
 from bridge.sandbox.process import cgroups, host
-from bridge.sandbox.process import run_directory as rundir
 from bridge.sandbox.process.command import PYTHON, Descriptors, ProcessSurroundings
-from bridge.sandbox.process.interpreter import Interpreter, find
-from bridge.sandbox.process.run_directory import RunDirectory
+from bridge.sandbox.process.interpreter import (
+    Interpreter,
+    compiled_stage,
+    find,
+    loader_command,
+    stage_payload,
+)
 from bridge.sandbox.process.sandbox import LaunchPlan, ProcessLaunch, run_sandbox
-from bridge.sandbox.process.stage_loader import compiled_stage, loader_command, stage_payload
+
+logger = logging.getLogger(__name__)
 
 WEAKER_DISK = (
     "disk: best effort; each file a program writes is bounded, all of them together are not, and "
@@ -40,27 +53,20 @@ _UNASKED = ("LC_CTYPE", "PWD", "__CF_USER_TEXT_ENCODING")
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Facts about this machine, found once per backend.
-
-    Attributes:
-        uid: The programs' user outside; None for the bridge's own.
-        setpriv: Path of the command that changes the user; empty if not needed or not installed.
-        cgroup_parents: Where cgroups are made; may be empty.
-        systemd_run: Path of the command that makes scopes; empty if scopes are not used.
-        ids: Subordinate ids for programs; None if `uid` or the bridge's user is used.
-    """
+    """Facts about this machine, which a backend finds once."""
 
     interpreter: Interpreter
     stage: bytes
     owner: Owner
-    uid: int | None
+    uid: int | None  # The programs' user outside; None for the bridge's own.
     around: ProcessSurroundings
-    setpriv: str
+    setpriv: str  # Path of the command that changes the user; empty if not needed or not installed.
     cgroup_parents: cgroups.CgroupParents
-    base: Path
-    confiner: str = ""
+    base: Path  # The parent of run directories.
+    confiner: str = ""  # Path of the outer program: bubblewrap, or macOS's sandbox-exec.
     filters: tuple[bytes, ...] = ()
-    systemd_run: str = ""
+    systemd_run: str = ""  # Path of the command that makes scopes; empty if scopes are not used.
+    # Subordinate ids for programs; None if `uid` or the bridge's user is used.
     ids: host.SubordinateIds | None = None
 
     def become(self, uid: int | None, gid: int | None) -> list[str]:
@@ -73,10 +79,9 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Removals(Generic[T]):
-    """Makes resources for sandboxes and removes them, with later retries.
+    """Creates resources for sandboxes, removes them, and retries removals that failed.
 
-    Args:
-        remove: Returns whether a resource is gone. Blocks.
+    The argument `remove` blocks and returns whether a resource is gone. `made` and `aclose` retry.
     """
 
     def __init__(self, remove: Callable[[T], bool]) -> None:
@@ -105,11 +110,11 @@ class Removals(Generic[T]):
 
 
 class ProcessBackend(Backend):
-    """Runs sandboxes on this machine's kernel, which it examines at first use. Enter before use.
+    """Runs sandboxes on this machine's kernel. It examines the machine at first use.
 
     Args:
         interpreter: The Python to run; None finds one.
-        packages: A virtual environment, or its directory of packages, to import from, read-only.
+        packages: A virtual environment, or a directory of packages, that programs may import.
 
     Attributes:
         linux: Whether the system has cgroups and pidfds.
@@ -172,7 +177,7 @@ class ProcessBackend(Backend):
             ),
             setpriv=host.find_setpriv(self._environ) if as_nobody else "",
             cgroup_parents=parents,
-            base=rundir.base_directory(self._environ.get("TMPDIR"), as_nobody=as_nobody),
+            base=base_directory(self._environ.get("TMPDIR"), as_nobody=as_nobody),
             **own,
         )
 
@@ -188,6 +193,11 @@ class ProcessBackend(Backend):
         return self._groups.made(
             partial(cgroups.make_group, found.cgroup_parents, found.owner, limits)
         )
+
+    def _watched_memory(self, found: Findings, limits: Limits) -> int | None:
+        """Return the memory limit that the bridge applies; None if a cgroup does, or on macOS."""
+        watched = self.linux and "memory" not in found.around.controllers
+        return limits.memory_bytes if watched else None
 
     async def probe(self) -> Probe:
         return await run_probe(self.name, self.launch, self._success, self._limits)
@@ -249,9 +259,6 @@ class UnnamespacedBackend(ProcessBackend):
         """Return the command line that runs a command confined from outside."""
         return words
 
-    def _watched_memory(self, found: Findings, spec: LaunchSpec) -> int | None:
-        return None
-
     def _launch_error(self, said: str) -> SandboxError:
         said = said.strip()[:600] or "it wrote nothing"
         return LaunchError(f"{self.name} did not start the sandbox: {said}.")
@@ -264,7 +271,7 @@ class UnnamespacedBackend(ProcessBackend):
         group: cgroups.SandboxCgroups | None,
     ) -> LaunchPlan:
         python, mark = found.interpreter, directory.path.name
-        # The run's own directories in place of /workspace and /tmp.
+        # The run's own directories replace /workspace and /tmp.
         here = {WORKSPACE: str(directory.workspace), TMP: str(directory.tmp)}
         env = {name: here.get(value, value) for name, value in spec.env.items()}
         argv = list(spec.argv)
@@ -309,7 +316,7 @@ class UnnamespacedBackend(ProcessBackend):
             stage_failed=self._launch_error,
             own_monitor=True,
             use_pidfds=self.linux,
-            memory_bytes=self._watched_memory(found, spec),
+            memory_bytes=self._watched_memory(found, spec.limits),
         )
 
     async def aclose(self) -> None:
@@ -320,7 +327,7 @@ class UnnamespacedBackend(ProcessBackend):
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
         reject_binds(self.name, spec.binds)
         found = await self._look_around()
-        make = partial(rundir.make, found.base, found.owner, found.uid)
+        make = partial(make_run_directory, found.base, found.owner, found.uid)
         async with (
             # Removed last, when no process is left that could write there.
             self._directories.made(make) as directory,
@@ -332,4 +339,120 @@ class UnnamespacedBackend(ProcessBackend):
     async def reap(self) -> int:
         count = await super().reap()
         found = await self._look_around()
-        return max(count, await anyio.to_thread.run_sync(rundir.reap, found.base, found.owner))
+        return max(
+            count, await anyio.to_thread.run_sync(reap_run_directories, found.base, found.owner)
+        )
+
+
+FALLBACK = Path("/tmp")  # Where every user may make directories.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDirectory:
+    """The directories that one run may write to."""
+
+    path: Path
+
+    @property
+    def workspace(self) -> Path:
+        return self.path / "workspace"
+
+    @property
+    def tmp(self) -> Path:
+        return self.path / "tmp"
+
+    def remove(self) -> bool:
+        return remove_directory(self.path)
+
+
+def base_directory(wanted: str | None, *, as_nobody: bool) -> Path:
+    """Return the parent of run directories: `wanted` if the run's user can enter it, or /tmp."""
+    place = Path(wanted) if wanted else FALLBACK
+    # Not `Path.is_dir`, which raises if a parent may not be entered.
+    usable = place.is_absolute() and os.path.isdir(place)  # noqa: PTH112
+    if usable and as_nobody:
+        usable = all(p.stat().st_mode & stat.S_IXOTH for p in (place, *place.parents))
+    return Path(os.path.realpath(place if usable else FALLBACK))
+
+
+def make_run_directory(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
+    """Make a directory that only the bridge and the run's user (None for this one) can read."""
+    made = RunDirectory(path=base / cgroups.group_name(owner, secrets.token_hex(8)))
+    try:
+        made.path.mkdir(mode=0o700)
+        for directory in (made.workspace, made.tmp):
+            directory.mkdir(mode=0o700)
+            if uid is not None:
+                os.chown(directory, uid, uid)
+        if uid is not None:
+            # The run's user may enter it but not list it.
+            made.path.chmod(0o711)
+    except OSError as error:
+        remove_directory(made.path)
+        message = f"The run's directory cannot be made: {error}."
+        raise LaunchError(message, remedy="Point TMPDIR to where there is room.") from error
+    return made
+
+
+def remove_directory(path: Path) -> bool:
+    """Remove an unused directory with its contents; return whether it is gone."""
+    try:
+        top = _open_directory(str(path), None)
+        try:
+            while names := os.listdir(top):  # noqa: PTH208 - by descriptor
+                for name in names:
+                    _remove_entry(top, name)
+        finally:
+            os.close(top)
+        path.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        logger.warning("the directory %s was not removed: %s", path, error)
+        return False
+    return True
+
+
+def reap_run_directories(base: Path, judge: Owner) -> int:
+    """Remove the directories of this user's dead bridges; return their number."""
+    count = 0
+    with suppress(OSError):
+        for entry in list(os.scandir(base)):
+            owner = cgroups.group_owner(entry.name)
+            if owner is None or owner == judge or not entry.is_dir(follow_symlinks=False):
+                continue
+            # Anyone can use such a name in a shared directory.
+            if entry.stat(follow_symlinks=False).st_uid != os.getuid():
+                continue
+            if is_dead(owner, judge=judge):
+                logger.info("removing the directory of a bridge that died: %s", entry.path)
+                count += remove_directory(Path(entry.path))
+    return count
+
+
+def _remove_entry(top: int, name: str) -> None:
+    """Remove a file, or a directory after moving its directories up."""
+    if not _is_directory(top, name):
+        os.unlink(name, dir_fd=top)
+        return
+    os.chmod(name, 0o700, dir_fd=top)
+    inner = _open_directory(name, top)
+    try:
+        for entry in os.listdir(inner):  # noqa: PTH208
+            if not _is_directory(inner, entry):
+                os.unlink(entry, dir_fd=inner)
+                continue
+            # Moving a directory needs write permission in it, since ".." changes.
+            os.chmod(entry, 0o700, dir_fd=inner)
+            os.rename(entry, secrets.token_hex(16), src_dir_fd=inner, dst_dir_fd=top)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=top)
+
+
+def _is_directory(place: int, name: str) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode)
+
+
+def _open_directory(name: str, place: int | None) -> int:
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)

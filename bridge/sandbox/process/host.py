@@ -1,6 +1,7 @@
 """Reads this machine's kernel settings and features, and finds the user for sandboxes.
 
-Also checks that a sandbox's user can reach its granted host paths.
+Also checks that a sandbox's user can reach its host paths, and explains bubblewrap's failures with
+one remedy per cause.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.errors import LaunchError
-from bridge.sandbox.backend import WORKSPACE, LaunchSpec
-from bridge.sandbox.binds import group_of
+from bridge.errors import LaunchError, SandboxError
+from bridge.sandbox.backend import WORKSPACE, LaunchSpec, group_of
 from bridge.sandbox.process.command import UID
-from bridge.sandbox.process.faults import KernelSettings
 
 
 def find_command(name: str, environ: Mapping[str, str]) -> str | None:
@@ -46,7 +45,7 @@ def output_of(words: Sequence[str], environ: Mapping[str, str] | None = None) ->
 
 
 def unprivileged_uid() -> int | None:
-    """Return the programs' user outside; None for the bridge's own."""
+    """Return the programs' user outside if the bridge is root; None for the bridge's own."""
     is_root = os.getuid() == 0 and is_mapped(UID, text("/proc/self/uid_map"))
     return UID if is_root else None
 
@@ -63,9 +62,7 @@ def find_setpriv(environ: Mapping[str, str]) -> str:
 def become(uid: int | None, gid: int | None, *, setpriv: str, python: str = "") -> list[str]:
     """Return the words that start a command as a user and a group, without other groups.
 
-    Args:
-        uid: None for the bridge's own user.
-        python: Replaces an absent `setpriv`, which is 10 ms faster.
+    Without `setpriv`, which is 10 ms faster, `python` changes the user.
     """
     if uid is None:
         return []
@@ -86,7 +83,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 @dataclass(frozen=True, kw_only=True)
 class SubordinateIds:
-    """The host's ids that belong to the bridge's user alone, for sandboxes to run as.
+    """The host's ids that only the bridge's user has, and that sandboxes run as.
 
     The kernel counts watches, signals, descriptors in flight and pipes for each id.
     """
@@ -127,15 +124,15 @@ def _first_range(table: str, names: set[str]) -> range:
 
 
 def kernel_settings(bwrap: str) -> KernelSettings:
-    setuid = False
+    mode = 0
     with suppress(OSError):
-        setuid = bool(Path(bwrap).stat().st_mode & stat.S_ISUID)
+        mode = Path(bwrap).stat().st_mode
     return KernelSettings(
         userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         apparmor_restricts=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
         in_container=in_container(),
-        setuid=setuid,
+        setuid=bool(mode & stat.S_ISUID),
     )
 
 
@@ -145,10 +142,9 @@ def in_container() -> bool:
 
 
 def is_mapped(uid: int, uid_map: str) -> bool:
-    """Return whether a user id is mapped here, by the text of /proc/self/uid_map.
+    """Return whether /proc/self/uid_map maps a user id.
 
-    Root in a user namespace with a single id is an ordinary user outside and cannot switch to
-    another.
+    Root in a user namespace with a single id is an ordinary user outside.
     """
     for line in uid_map.splitlines():
         words = line.split()
@@ -189,14 +185,8 @@ _COMMAND_REMEDY = (
 def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, int | None]:
     """Return a sandbox's user and group outside; None for the bridge's own. Blocks.
 
-    If the bridge is root, commands run as the owner of the workspace, so that files there stay
-    that user's; if root owns it, as user nobody. They never run as root.
-
-    Args:
-        nobody_uid: The programs' user if the bridge is root; None if it is not.
-
-    Raises:
-        LaunchError: That user cannot reach what is granted.
+    If the bridge is root, programs run as `nobody_uid`. Commands run as the owner of the workspace,
+    whose files they write, or as `nobody_uid` if that is root.
     """
     if nobody_uid is None:
         return None, None
@@ -250,3 +240,111 @@ def _may(path: Path, uid: int, gid: int, wanted: int) -> bool:
         return False
     shift = 6 if found.st_uid == uid else 3 if found.st_gid == gid else 0
     return (stat.S_IMODE(found.st_mode) >> shift) & wanted == wanted
+
+
+MAX_SAID = 600  # Characters of another program's output kept in a message.
+
+INSTALL_REMEDY = (
+    "Install bubblewrap (Debian and Ubuntu: `apt install bubblewrap`; Fedora: `dnf install "
+    "bubblewrap`; Arch: `pacman -S bubblewrap`)."
+)
+
+APPARMOR_REMEDY = (
+    "This system's AppArmor restricts user namespaces (Ubuntu 23.10 and later). Either give "
+    "bubblewrap a profile: `printf 'abi <abi/4.0>,\\ninclude <tunables/global>\\nprofile bwrap "
+    "/usr/bin/bwrap flags=(unconfined) {\\n  userns,\\n}\\n' | sudo tee /etc/apparmor.d/bwrap` and "
+    "`sudo systemctl reload apparmor`; or lift the restriction for everything: `sudo sysctl -w "
+    "kernel.apparmor_restrict_unprivileged_userns=0`."
+)
+
+CLONE_REMEDY = (
+    "User namespaces are turned off for ordinary users: `sudo sysctl -w "
+    "kernel.unprivileged_userns_clone=1`."
+)
+
+MAXIMUM_REMEDY = (
+    "The kernel allows no (more) user namespaces: `sudo sysctl -w user.max_user_namespaces=15000`."
+)
+
+CONTAINER_REMEDY = (
+    "The bridge seems to run inside a container that does not allow namespaces. Run it outside, or "
+    "let this container make them (docker: `--security-opt seccomp=unconfined --security-opt "
+    "systempaths=unconfined`; podman: `--security-opt seccomp=unconfined --security-opt "
+    "unmask=ALL`). The weaker tier, MCP_BRIDGE_RUNTIME=landlock, needs none."
+)
+
+SETUID_REMEDY = (
+    "Make bubblewrap an ordinary program, `sudo chmod u-s /usr/bin/bwrap`, on a kernel that "
+    "allows unprivileged user namespaces."
+)
+
+BROKEN_REMEDY = (
+    "See whether `bwrap --ro-bind / / true` works, and reinstall bubblewrap if it does not; "
+    "`mcp-code-bridge doctor` tries again."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSettings:
+    """The kernel's settings for user namespaces; None if it has no such setting."""
+
+    userns_clone: int | None = None
+    max_user_namespaces: int | None = None
+    apparmor_restricts: int | None = None
+    in_container: bool = False
+    setuid: bool = False
+
+
+_NO_NAMESPACE = (
+    r"No permissions to cre?ate? ?a? ?new namespace|Creating new namespace failed"
+    r"|setting up uid map|setting up gid map|loopback: Failed|Failed to make / slave"
+    r"|unshare user ns|Unable to create user namespace"
+    # What podman's own list of system calls refuses first.
+    r"|Can't set hostname"
+)
+
+
+def bubblewrap_failed(said: str, kernel: KernelSettings) -> SandboxError:
+    said = said.strip()[-MAX_SAID:]
+    unknown = re.search(r"Unknown option (\S+)", said)
+    if unknown:
+        message = f"This bubblewrap is too old: it does not know {unknown[1]}."
+        return LaunchError(
+            message, remedy="Install bubblewrap 0.5 or newer.", code="oci_runtime_broken"
+        )
+    capable = "Run the bridge as root or as an ordinary user."
+    setuid = "is installed setuid, which forbids what is needed"
+    for regex, problem, remedy in (
+        ("setuid" if kernel.setuid else "(?!)", setuid, SETUID_REMEDY),
+        (r"Can't mount proc on", "may not mount a fresh /proc here", CONTAINER_REMEDY),
+        (_NO_NAMESPACE, "may not make namespaces here", _namespace_remedy(kernel)),
+        ("Unexpected capabilities", "was started with capabilities", capable),
+    ):
+        if re.search(regex, said, re.IGNORECASE):
+            return LaunchError(
+                f"bubblewrap {problem}: {said}", remedy=remedy, code="oci_runtime_broken"
+            )
+    message = f"bubblewrap did not start the sandbox: {said or 'it wrote nothing'}."
+    return LaunchError(message, remedy=BROKEN_REMEDY)
+
+
+def stage_failed(said: str, kernel: KernelSettings) -> SandboxError:
+    said = said.strip()[:MAX_SAID]
+    if said.startswith("mounting ") and kernel.apparmor_restricts:
+        # Ubuntu's own profile for bubblewrap takes all capabilities from what it starts.
+        message = f"AppArmor keeps the sandbox from being finished: {said}."
+        return LaunchError(message, remedy=APPARMOR_REMEDY, code="oci_runtime_broken")
+    message = f"The sandbox could not be finished: {said or 'it wrote nothing'}."
+    return LaunchError(message, remedy=BROKEN_REMEDY)
+
+
+def _namespace_remedy(kernel: KernelSettings) -> str:
+    if kernel.max_user_namespaces == 0:
+        return MAXIMUM_REMEDY
+    if kernel.userns_clone == 0:
+        return CLONE_REMEDY
+    if kernel.apparmor_restricts:
+        return APPARMOR_REMEDY
+    if kernel.in_container:
+        return CONTAINER_REMEDY
+    return f"{MAXIMUM_REMEDY} If that is not it: {CONTAINER_REMEDY}"

@@ -16,25 +16,23 @@ import base64
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import PurePosixPath
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
 
 from bridge.errors import SandboxError
 from bridge.model import Isolation, Json
-from bridge.sandbox.backend import LaunchSpec
-from bridge.sandbox.process import command, host, landlock, libseccomp
-from bridge.sandbox.process.base import WEAKER_DISK, Findings, UnnamespacedBackend
-from bridge.sandbox.process.command import ProcessSurroundings, add_limits, device_rules, rlimits
+from bridge.sandbox.backend import LaunchSpec, LayerReport
+from bridge.sandbox.process import host, landlock, libseccomp
+from bridge.sandbox.process.base import WEAKER_DISK, Findings, RunDirectory, UnnamespacedBackend
+from bridge.sandbox.process.command import (
+    ProcessSurroundings,
+    add_limits,
+    device_rules,
+    rlimits,
+)
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.landlock import LandlockRule
-from bridge.sandbox.process.run_directory import RunDirectory
-from bridge.sandbox.syscalls import (
-    SyscallRefusal,
-    refuse,
-    refuse_bits,
-    refuse_datagrams,
-    refuse_unless,
-)
+from bridge.sandbox.syscalls import SyscallRefusal, refuse_datagrams, refuse_unless
 
 NAME = "landlock"
 
@@ -45,45 +43,45 @@ TIER = (
 )
 
 NO_SOCKETS: tuple[SyscallRefusal, ...] = (
-    refuse("socket", errno.EAFNOSUPPORT),
-    refuse("connect", errno.EACCES),
+    SyscallRefusal("socket", error=errno.EAFNOSUPPORT),
+    SyscallRefusal("connect", error=errno.EACCES),
     # Datagram sockets could send to any address.
     *refuse_datagrams("socketpair"),
 )
-"""Refused beyond what every sandbox refuses: here the network is the host's."""
+"""Refused only here, because the network is the host's."""
 
 _WITHOUT_OPENING = """
 chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr futimesat
 lchown lremovexattr lsetxattr removexattr setxattr utime utimensat utimes
 """
-"""Landlock covers none of them, and a program's user may own the bridge user's files. Also by
-descriptor: a file that may be opened for reading, such as a library, may be that user's."""
+"""Landlock covers none of these calls, and a program may run as the owner of the bridge's files.
+Those on descriptors too: a program may open the user's files for reading, such as libraries."""
 
 _OF_ANOTHER_PROCESS = "prlimit64 sched_setaffinity sched_setattr sched_setparam sched_setscheduler"
 
 _SOCKET_REQUESTS = 0x8900
 
 UNGUARDED: tuple[SyscallRefusal, ...] = (
-    *map(refuse, _WITHOUT_OPENING.split()),
+    *map(SyscallRefusal, _WITHOUT_OPENING.split()),
     # The argument that names the process; 0 is the caller.
     *(refuse_unless(call, 0, 0) for call in _OF_ANOTHER_PROCESS.split()),
     # Its first argument 0 is a process, and not a group or a user; the second names it.
     refuse_unless("setpriority", 0, 0),
     refuse_unless("setpriority", 1, 0),
     # Any socket, even a local one, reveals the addresses of the host's interfaces.
-    refuse_bits("ioctl", 1, _SOCKET_REQUESTS, 0xFFFFFF00),
+    SyscallRefusal("ioctl", 1, _SOCKET_REQUESTS, 0xFFFFFF00),
 )
 """Refused because no Landlock version covers it."""
 
 _O_TRUNC, _O_ACCMODE = 0o1000, 0o3
 
 NO_TRUNCATION: tuple[SyscallRefusal, ...] = (
-    refuse("truncate"),
+    SyscallRefusal("truncate"),
     # Opening for reading with O_TRUNC: Landlock checks only the reading.
-    refuse_bits("open", 1, _O_TRUNC, _O_TRUNC | _O_ACCMODE),
-    refuse_bits("openat", 2, _O_TRUNC, _O_TRUNC | _O_ACCMODE),
+    SyscallRefusal("open", 1, _O_TRUNC, _O_TRUNC | _O_ACCMODE),
+    SyscallRefusal("openat", 2, _O_TRUNC, _O_TRUNC | _O_ACCMODE),
     # Its flags lie in memory; the C library goes without it.
-    refuse("openat2", errno.ENOSYS),
+    SyscallRefusal("openat2", error=errno.ENOSYS),
 )
 """Refused because Landlock covers it only from ABI 3."""
 
@@ -97,18 +95,9 @@ _PROCESSES = (
     "what the program leaves, and not by the kernel"
 )
 
-ListEntries = Callable[[str], Iterable[tuple[str, bool]]]
-"""Lists a directory: names, and whether each is not a directory."""
 
-
-def rules(
-    interpreter: Interpreter, directory: RunDirectory, entries: ListEntries
-) -> list[LandlockRule]:
-    """Return the Landlock rules for all paths that programs may open.
-
-    Args:
-        entries: Lists a directory; called only if something in it is hidden.
-    """
+def rules(interpreter: Interpreter, directory: RunDirectory) -> list[LandlockRule]:
+    """Return the Landlock rules for all paths that programs may open."""
     made: list[LandlockRule] = []
     for bind in interpreter.binds:
         hidden = {
@@ -119,9 +108,9 @@ def rules(
         if hidden:
             made.append(LandlockRule(bind.source, landlock.READ_DIR))
             made += [
-                LandlockRule(f"{bind.source}/{name}", landlock.READ, is_file=is_file)
-                for name, is_file in sorted(entries(bind.source))
-                if name not in hidden
+                LandlockRule(str(path), landlock.READ, is_file=not path.is_dir())
+                for path in sorted(Path(bind.source).iterdir())
+                if path.name not in hidden
             ]
             continue
         # Only the interpreter and its dynamic loader are executed.
@@ -140,9 +129,7 @@ def isolation(
 ) -> Isolation:
     """Return a launch's layers, and what the tier lacks.
 
-    Args:
-        as_nobody: Whether programs run as an unprivileged user.
-        root: Whether they run as root of the bridge's own user namespace.
+    Unless `as_nobody`, programs run as the bridge's user, who may be `root` of a user namespace.
     """
     layers = [
         "landlock",
@@ -153,16 +140,16 @@ def isolation(
         "no-new-privileges",
         "ulimits",
     ]
-    if not root:
-        layers.append("unprivileged-user")
-    weaker = [TIER]
+    report = LayerReport(layers)
+    report.add("unprivileged-user", not root)
+    report.weaker.append(TIER)
     if not as_nobody:
-        weaker.append("user: programs run under the bridge's own user id")
+        report.weaker.append("user: programs run under the bridge's own user id")
     if lacking := landlock.describe_gaps(around.landlock_abi):
-        weaker.append(lacking)
-    weaker += [WEAKER_DISK, _PROCESSES]
-    add_limits(layers, weaker, spec.limits, around)
-    return Isolation(backend=NAME, layers=tuple(layers), weaker=tuple(weaker))
+        report.weaker.append(lacking)
+    report.weaker += [WEAKER_DISK, _PROCESSES]
+    add_limits(report, spec.limits, around)
+    return report.isolation(NAME)
 
 
 KERNEL_REMEDY = (
@@ -196,7 +183,7 @@ class LandlockBackend(UnnamespacedBackend):
     def _steps(
         self, found: Findings, directory: RunDirectory, spec: LaunchSpec
     ) -> Mapping[str, Json]:
-        made = rules(found.interpreter, directory, _entries)
+        made = rules(found.interpreter, directory)
         return {
             "bounded": False,
             "oom_score": True,
@@ -210,17 +197,9 @@ class LandlockBackend(UnnamespacedBackend):
         root = os.getuid() == 0 and not as_nobody
         return isolation(spec, found.around, as_nobody=as_nobody, root=root)
 
-    def _watched_memory(self, found: Findings, spec: LaunchSpec) -> int | None:
-        return command.watched_memory(spec, found.around)
-
     def _details(self, found: Findings) -> Mapping[str, str]:
         return {
             "landlock": f"version {found.around.landlock_abi}",
             "control groups": ", ".join(sorted(found.around.controllers)) or "none",
             "directories": str(found.base),
         }
-
-
-def _entries(directory: str) -> Iterable[tuple[str, bool]]:
-    with os.scandir(directory) as found:
-        return [(entry.name, not entry.is_dir()) for entry in found]

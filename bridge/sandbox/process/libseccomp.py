@@ -58,9 +58,6 @@ def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
 
     The first refuses calls by argument, and the second is the allow-list. In one program, a rule
     without arguments would override the rules with arguments.
-
-    Raises:
-        SandboxError: libseccomp is missing or fails.
     """
     library = _load(name)
     refused = ((_ERRNO | REFUSED_ERRNO, call, None) for call in REFUSED)
@@ -85,10 +82,7 @@ def numbers(names: Iterable[str]) -> dict[str, int]:
 def _arguments(library: ctypes.CDLL, rules: Iterable[SyscallRefusal]) -> bytes:
     made = []
     for rule in rules:
-        first, second = rule.value, 0
-        if rule.comparison == "masked_eq":
-            first, second = rule.mask, rule.value
-        compare = _Compare(rule.argument, _COMPARISONS[rule.comparison], first, second)
+        compare = _Compare(rule.argument, _COMPARISONS[rule.comparison], *rule.operands)
         made.append((_ERRNO | rule.error, rule.call, compare))
     return _compile_filter(library, _ALLOW, made)
 

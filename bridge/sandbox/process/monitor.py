@@ -1,11 +1,11 @@
-"""Starts a program outside of any pid namespace, ends all its processes, and reports its exit.
+"""The monitor: starts a program without a pid namespace, ends all its processes, reports its exit.
 
-Has the interface of bubblewrap's outer process: `--args FD -- COMMAND`, and JSON documents about
-the first process. Passed to `python3 -I -S -c`, so it imports only the standard library and
-supports Python 3.9. The first line on FD holds its instructions; when FD ends, the bridge has, and
-it kills everything it started.
+It has the interface of bubblewrap's outer process: `--args FD -- COMMAND`, and JSON documents about
+the first process. The first line on FD is its instructions. FD ends with the bridge; the monitor
+then kills everything it started. It runs as `python3 -I -S -c`, so it imports only the standard
+library and supports Python 3.9.
 
-Enforces: on Linux every process ends with the run, since orphans become children of this process.
+Enforces: on Linux every process ends with the run, since orphans become the monitor's children.
 Elsewhere it searches `ps` for the program's parents, process groups and command line. A program
 that detaches twice and executes again between two searches can stay, confined.
 """
@@ -24,16 +24,16 @@ from typing import Any, NoReturn
 EXIT_FAILED = 71
 SIGNAL_BASE = 128
 
-SWEEP_SECONDS = 8.0  # For killed processes to end; less than the bridge waits for this process.
+SWEEP_SECONDS = 8.0  # For killed processes to end; less than the bridge waits for the monitor.
 
-_LOOKS = 5  # Most searches for processes that the search before missed, before killing those found.
+_LOOKS = 5  # Most searches for new processes before it kills those found.
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
 Row = tuple[int, int, int, str, str]
-"""A process as `ps` shows it: its id, its parent's, its group's, its state, its command line."""
+"""A row of `ps`: process, parent, process group, state, command line."""
 
 
 def prctl(option: int, value: int) -> bool:
@@ -64,6 +64,13 @@ def start(command: list[str], instructions: dict[str, Any], dies_with: bool) -> 
 
 
 class ProcessTree:
+    """The program's processes: `child`, the first, and those that `child` started.
+
+    Args:
+        mark: A word on the command line of the run's processes.
+        adopts: Whether orphans become children of this process (Linux).
+    """
+
     def __init__(self, child: int, mark: str, adopts: bool) -> None:
         self.child = child
         self.status: int | None = None
@@ -83,7 +90,7 @@ class ProcessTree:
                 self.status = status
 
     def end(self) -> None:
-        """Kill all of them and reap this process's children."""
+        """Kill all processes of the tree and reap this process's children."""
         deadline = time.monotonic() + SWEEP_SECONDS
         if self.status is None:
             signal_all([self.child], signal.SIGKILL)
@@ -97,7 +104,7 @@ class ProcessTree:
         looks = 0
         while self.reap() and time.monotonic() < deadline:
             found = descendants(os.getpid(), processes_by_proc())
-            # Stopped first, until no new ones appear: a killed one makes room for another fork.
+            # Stop them until no new ones appear: killing one would make room for another fork.
             if found - stopped and looks < _LOOKS:
                 signal_all(found - stopped, signal.SIGSTOP)
                 stopped |= found
@@ -119,7 +126,7 @@ class ProcessTree:
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:
-    """Send a signal to each; skip those that have ended or are another user's."""
+    """Send a signal to each process; skip those that have ended or are another user's."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -145,7 +152,8 @@ def descendants(ancestor: int, pairs: Iterable[tuple[int, int]]) -> set[int]:
 def relatives(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> set[int]:
     """Return the living processes that `child` started; add their process groups to `groups`.
 
-    Found by parent, by process group, and by the run's mark on the command line, which forks keep.
+    They have a parent in the tree, a known process group, or the run's mark on the command line,
+    which forks keep.
     """
     living = [row for row in rows if not row[3].startswith("Z")]
     found: set[int] = set()
@@ -170,7 +178,7 @@ def processes_by_proc() -> Iterable[tuple[int, int]]:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                # The name is in brackets and may hold anything, brackets included.
+                # The name stands in brackets and may itself contain brackets.
                 yield int(name), int(file.read().rpartition(b")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             continue
@@ -206,7 +214,7 @@ def parse_ps(text: str) -> list[Row]:
 
 
 def wait(tree: ProcessTree, lifeline: int, wake: int) -> None:
-    """Wait until the first process or the bridge (`lifeline`) ends, or SIGTERM comes (`wake`)."""
+    """Wait for the end of the first process or of the bridge (`lifeline`), or SIGTERM (`wake`)."""
     poller = select.poll()
     poller.register(lifeline, select.POLLIN)
     poller.register(wake, select.POLLIN)
@@ -223,13 +231,13 @@ def wait(tree: ProcessTree, lifeline: int, wake: int) -> None:
 
 
 def main() -> NoReturn:
-    """Start the program, wait, kill what is left, report."""
+    """Start the program, wait, kill the remaining processes, report."""
     lifeline, command = int(sys.argv[2]), sys.argv[4:]
     said = b""
     while b"\n" not in said and len(said) < 1024 * 1024:
         data = os.read(lifeline, 65536)
         if not data:
-            os._exit(EXIT_FAILED)  # The bridge ended before it sent them.
+            os._exit(EXIT_FAILED)  # The bridge ended before it sent its instructions.
         said += data
     instructions: dict[str, Any] = json.loads(said.partition(b"\n")[0])
     info = int(instructions["info"])
@@ -245,7 +253,7 @@ def main() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, lambda number, frame: None)
     child = start(command, instructions, adopts)
-    # The program alone keeps the streams and the status pipe open, so they end with it.
+    # Only the program may keep the streams and the status pipe open, so that they end with it.
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
@@ -262,7 +270,7 @@ def main() -> NoReturn:
 
 
 def report(info: int, name: str, value: int) -> None:
-    """Write one document about the first process, if the bridge still reads."""
+    """Write one document about the first process, unless the bridge has stopped reading."""
     try:
         os.write(info, json.dumps({name: value}).encode("ascii") + b"\n")
     except BrokenPipeError:

@@ -1,7 +1,11 @@
 """One sandbox of this machine's kernel, from start to end.
 
 Enforces: a sandbox is yielded only after the stage has reported that the program is confined. If
-the first process inside ends, the kernel ends all others, or the monitor without a pid namespace.
+the first process inside ends, the kernel ends all others; without a pid namespace the monitor does.
+
+Also enforces: if the bridge is killed, its launches end. bubblewrap ties its life to the bridge's
+before it releases its child. If the bridge is killed in between, bubblewrap leaves a child that
+waits forever, so a watchdog next to the bridge lists the current launches.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -22,39 +27,30 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from bridge.descriptor_reader import Pipes, failed_call, read_now, wait_ready
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport, code_and_signal
 from bridge.sandbox.process import stage
-from bridge.sandbox.process.cgroups import SandboxCgroups
+from bridge.sandbox.process.cgroups import MemoryWatch, SandboxCgroups
 from bridge.sandbox.process.command import Descriptors
-from bridge.sandbox.process.faults import failed_call
-from bridge.sandbox.process.memory_watch import MemoryWatch
-from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
-from bridge.sandbox.process.watchdog import LaunchWatchdog
+
+logger = logging.getLogger(__name__)
 
 
 class Monitor:
-    """The process outside, which reports on the first process inside.
+    """The process outside the sandbox, which reports on the first process inside.
 
-    Args:
-        own_monitor: Whether it is `monitor`, which ends in order on SIGTERM.
-        use_pidfds: Whether to signal processes by pidfd (Linux). Otherwise the monitor ends the
-            first process inside, since its pid may be reused.
+    It is bubblewrap, or `monitor` (`LaunchPlan.own_monitor`), which ends in order on SIGTERM.
+    Signals go by pidfd. Where the system has none, only the monitor ends the first process inside,
+    since another process may have got its pid.
     """
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        info: int,
-        *,
-        own_monitor: bool = False,
-        use_pidfds: bool = True,
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], info: int, start: LaunchPlan) -> None:
         self._process = process
         self.pid = process.pid
-        self._handle = os.pidfd_open(process.pid) if use_pidfds else -1
-        self._ending = signal.SIGTERM if own_monitor else signal.SIGKILL
+        self._handle = os.pidfd_open(process.pid) if start.use_pidfds else -1
+        self._ending = signal.SIGTERM if start.own_monitor else signal.SIGKILL
         self._info = info
         self._received = b""
         self._child_handle = -1
@@ -86,16 +82,21 @@ class Monitor:
 
     def read_status(self) -> bool:
         """Read the monitor's new output; return whether it has ended."""
+        data: bytes | None = b""
         while self._info >= 0 and len(self._received) < 64 * 1024:
             data = read_now(self._info)
-            if data is None:
-                self._parse()
-                return False
             if not data:
                 break
             self._received += data
-        self._parse()
-        return True
+        report = parse_status(self._received)
+        self.exit_code = report.get("exit-code")
+        if not self.child and "child-pid" in report:
+            self.child = report["child-pid"]
+            # Its parent has not reaped it, or only just now, so no other process has the pid.
+            if self._handle >= 0:
+                with suppress(ProcessLookupError):
+                    self._child_handle = os.pidfd_open(self.child)
+        return data is not None
 
     def kill_child(self) -> None:
         """Kill the first process inside and thereby all others. Idempotent."""
@@ -106,8 +107,7 @@ class Monitor:
             self._process.send_signal(self._ending)
 
     def kill(self) -> None:
-        """Kill the monitor; the kernel then kills its children."""
-        # Not yet collected, or `send_signal` sees that it was: the id is no other's.
+        """Kill the monitor; the kernel then kills its children. Harmless once it is reaped."""
         self._process.kill()
 
     def close(self) -> None:
@@ -118,34 +118,11 @@ class Monitor:
                 os.close(descriptor)
         self._handle = self._info = self._child_handle = -1
 
-    def _parse(self) -> None:
-        for key, value in parse_status(self._received).items():
-            if key == "exit-code":
-                self.exit_code = value
-            elif key == "child-pid" and not self.child:
-                self.child = value
-                # Not yet collected by its parent, or gone permanently: the id cannot be another's,
-                # unless it was in the instant between.
-                if self._handle >= 0:
-                    with suppress(ProcessLookupError):
-                        self._child_handle = os.pidfd_open(value)
-
 
 def parse_status(received: bytes) -> dict[str, int]:
-    """Parse bubblewrap's status: a sequence of JSON objects, the last possibly incomplete."""
-    text = received.decode("utf-8", "replace")
-    decoder = json.JSONDecoder()
-    found: dict[str, int] = {}
-    position = 0
-    while True:
-        while position < len(text) and text[position].isspace():
-            position += 1
-        try:
-            document, position = decoder.raw_decode(text, position)
-        except ValueError:
-            return found
-        if isinstance(document, dict):
-            found.update({k: v for k, v in document.items() if isinstance(v, int)})
+    """Return the complete numbers in a monitor's JSON documents, of which the last may be cut."""
+    numbers = re.findall(rb'"(child-pid|exit-code)": *(\d+)\s*[,}]', received)
+    return {name.decode(): int(value) for name, value in numbers}
 
 
 class LaunchPipes:
@@ -157,8 +134,8 @@ class LaunchPipes:
         self.stdin, self.stdout, self.stderr = self._pipe(), self._pipe(), self._pipe()
         self.info, self.status, self.options = self._pipe(), self._pipe(), self._pipe()
         with suppress(AttributeError, OSError):  # only Linux has it
-            # It holds the whole guest before Python is up. The kernel bounds a user's
-            # pipes in total.
+            # Room for the whole guest before Python reads. The kernel bounds a user's pipes in
+            # total.
             fcntl.fcntl(self.stdin[1], fcntl.F_SETPIPE_SZ, 512 * 1024)
         self.permission = self._pipe() if examines else (-1, -1)
         self.descriptors = Descriptors(
@@ -210,10 +187,7 @@ def _fill(descriptor: int, content: bytes) -> None:
     os.lseek(descriptor, 0, os.SEEK_SET)
 
 
-logger = logging.getLogger(__name__)
-
-LAUNCH_SECONDS = 30.0  # A program of the host's starts each: 0.05 s usually.
-
+LAUNCH_SECONDS = 30.0  # For one start, which usually takes 0.05 s.
 
 Judge = Callable[[Mapping[str, Any]], Isolation]
 
@@ -228,45 +202,35 @@ class ProcessLaunch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """How to start one sandbox.
-
-    Attributes:
-        environ: The environment of the outer process; the sandbox gets none of it.
-        monitor_failed, stage_failed: Make the error for the outer process's or the stage's output.
-        on_error: Called with the program's stderr; without it the end is kept.
-        own_monitor: Whether the outer process is `monitor`, which ends with its instructions' pipe.
-        judge: Checks the stage's report: returns the isolation as seen from inside, or raises a
-            `SandboxError`, and then nothing runs.
-        watchdog: Ends the launch if the bridge is killed; None if the monitor does.
-        memory_bytes: The memory limit that the bridge applies; None if a cgroup does.
-        memory_directories: The memory-backed directories, as paths inside.
-    """
+    """How to start one sandbox."""
 
     command: Sequence[str]
     prepare: Callable[[Descriptors], ProcessLaunch]
     group: SandboxCgroups | None
     isolation: Isolation
+    # Return the error for the output of the outer process, and of the stage.
     monitor_failed: Callable[[str], SandboxError]
     stage_failed: Callable[[str], SandboxError]
+    # The environment of the outer process; the sandbox gets none of it.
     environ: Mapping[str, str] = field(default_factory=dict)
+    # Whether the outer process is `monitor`, which ends with its instructions' pipe.
     own_monitor: bool = False
-    use_pidfds: bool = True
+    use_pidfds: bool = True  # Whether the system has pidfds (Linux).
     files: tuple[bytes, ...] = field(default=(), repr=False)
+    # Called with the program's stderr; without it the bridge keeps the end.
     on_error: Callable[[bytes], None] | None = None
+    # Checks the stage's report. It returns the isolation as seen from inside, or raises a
+    # `SandboxError`, and then nothing runs.
     judge: Judge | None = None
+    # Ends the launch if the bridge is killed; None if the monitor does.
     watchdog: LaunchWatchdog | None = None
+    # The memory limit that the bridge applies; None if a cgroup does.
     memory_bytes: int | None = None
-    memory_directories: tuple[str, ...] = ()
+    memory_directories: tuple[str, ...] = ()  # The memory-backed directories, as paths inside.
 
 
 class ProcessSandbox:
-    """A sandbox of this machine's kernel.
-
-    Attributes:
-        id: The first process's pid on the host.
-        isolation: The layers in force, as seen from inside if the stage examined them.
-        group: Its cgroups, for their count of OOM kills.
-    """
+    """A sandbox of this machine's kernel. Its `id` is the first process's pid on the host."""
 
     def __init__(
         self,
@@ -321,7 +285,7 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
         # No await between the start and the `try` that owns its end.
         process = _spawn(start, ends, launch)
         info = ends.take(ends.info[0])
-        monitor = Monitor(process, info, own_monitor=start.own_monitor, use_pidfds=start.use_pidfds)
+        monitor = Monitor(process, info, start)
         options_sent = False
         watchdog = start.watchdog
         try:
@@ -426,16 +390,10 @@ async def _read_status(status: int, received: bytes, most: int, end: bytes | Non
 async def receive_examination(
     status: int, permission: int, judge: Judge
 ) -> tuple[Isolation | None, bytes]:
-    """Read and judge the stage's report, then permit the stage to continue.
-
-    Args:
-        permission: The descriptor on which the stage waits.
+    """Read and judge the stage's report; write to `permission` that the stage may continue.
 
     Returns:
         The isolation as seen from inside, None if the stage failed before; and further bytes read.
-
-    Raises:
-        SandboxError: A mandatory layer does not hold.
     """
     said = await _read_status(status, b"", 512 * 1024, b"\n")
     line, ended, rest = said.partition(b"\n")
@@ -484,3 +442,80 @@ async def _end(monitor: Monitor, *, options_sent: bool) -> None:
                 await monitor.wait()
                 return
         logger.warning("a sandbox's process %d does not end", monitor.pid)
+
+
+_TEXT = """
+held=" "
+while read -r sign group; do
+    case $sign in
+    +) held="$held$group " ;;
+    -) held="${held%% $group *} ${held#* $group }" ;;
+    esac
+done
+for group in $held; do
+    kill -s KILL -- "-$group"
+done
+"""
+"""A shell script, since a shell takes a tenth of an interpreter's memory. It reads the process
+groups of the launches; its input ends with the bridge."""
+
+
+class LaunchWatchdog:
+    """A process next to the bridge that kills the launches in progress if the bridge is killed."""
+
+    def __init__(self, shell: str = "/bin/sh") -> None:
+        self._shell = shell
+        self._process: subprocess.Popen[bytes] | None = None
+        self._input = -1
+        self._watched: set[int] = set()
+
+    def start(self) -> None:
+        """Start the process; log a warning if it cannot start. Idempotent; blocks for a ms."""
+        if self._process is not None:
+            return
+        try:
+            self._process = subprocess.Popen(
+                [self._shell, "-c", _TEXT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                # A signal to the bridge's group, such as Ctrl-C, must not end it first.
+                start_new_session=True,
+            )
+        except OSError as error:
+            logger.warning("the launch watchdog did not start: %s: %s", self._shell, error)
+            return
+        assert self._process.stdin is not None
+        self._input = self._process.stdin.fileno()
+        os.set_blocking(self._input, False)
+
+    def watch(self, group: int) -> None:
+        """Kill a process group if the bridge is killed before `unwatch`."""
+        self._watched.add(group)
+        self._send("+", group)
+
+    def unwatch(self, group: int) -> None:
+        """Remove a process group from the list. Idempotent."""
+        if group in self._watched:
+            self._watched.discard(group)
+            self._send("-", group)
+
+    def close(self) -> None:
+        """End the process. Blocks for a millisecond; idempotent."""
+        self._input = -1
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            process.communicate(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _send(self, sign: str, group: int) -> None:
+        # A watchdog that was killed or stopped must not fail the launch.
+        if self._input >= 0:
+            with suppress(BrokenPipeError, BlockingIOError):
+                os.write(self._input, f"{sign} {group}\n".encode("ascii"))

@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bridge.errors import SandboxError
 from bridge.model import Isolation, Json
-from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.backend import LaunchSpec, LayerReport
 from bridge.sandbox.process import command
-from bridge.sandbox.process.base import WEAKER_DISK, Findings, UnnamespacedBackend
-from bridge.sandbox.process.run_directory import RunDirectory
+from bridge.sandbox.process.base import WEAKER_DISK, Findings, RunDirectory, UnnamespacedBackend
 
 SANDBOX_EXEC = "/usr/bin/sandbox-exec"
 
@@ -90,9 +89,6 @@ def arguments(
     """Return the command line that runs `command` inside.
 
     Seatbelt compares resolved paths: a rule for /tmp never matches, since /tmp is /private/tmp.
-
-    Raises:
-        ValueError: A path is relative or contains a NUL.
     """
     paths = (executable, writable, *readable)
     for path in paths:
@@ -169,7 +165,8 @@ class SeatbeltBackend(UnnamespacedBackend):
 
 
 def isolation(spec: LaunchSpec) -> Isolation:
-    weaker = [
+    report = LayerReport(["seatbelt", "network-calls-refused", "unprivileged-user", "ulimits"])
+    report.weaker += [
         "seatbelt: this backend has not been tested on macOS",
         NO_MEMORY,
         _PROCESSES,
@@ -177,9 +174,6 @@ def isolation(spec: LaunchSpec) -> Isolation:
         WEAKER_DISK,
     ]
     if spec.limits.cpus is not None:
-        weaker.append("cpu limit: best effort, CPU seconds only; macOS has no control groups")
-    return Isolation(
-        backend=NAME,
-        layers=("seatbelt", "network-calls-refused", "unprivileged-user", "ulimits"),
-        weaker=tuple(weaker),
-    )
+        cpu = "cpu limit: best effort, CPU seconds only; macOS has no control groups"
+        report.weaker.append(cpu)
+    return report.isolation(NAME)

@@ -1,19 +1,20 @@
-"""The last step into a sandbox: runs inside, ahead of the program, and confines itself.
+"""The stage: the first process inside a sandbox, which confines itself and becomes the program.
 
-Started as `python3 -I -S -c` with a loader (`stage_loader`), so it imports only the standard
-library and supports Python 3.9. It mounts the writable directories (bubblewrap has no "noexec") and
-drops the two capabilities that mounting needed. It sets limits, Landlock and the system call
-filters, reports on the status pipe and becomes the program. For a command it first reports what it
-sees of its isolation and waits for permission.
+It mounts the writable directories (bubblewrap has no "noexec") and drops the two capabilities that
+mounting needed. It sets limits, Landlock and the system call filters, and reports on the status
+pipe. Before a command starts, the stage reports what it sees of its isolation and waits for
+permission. A program that is itself `python3 -I -S -c TEXT` runs in the stage's interpreter.
 
-Enforces: any step that fails ends the process, so a program never runs half confined. A program
-that is itself `python3 -I -S -c TEXT` runs in this interpreter, which saves a second one.
+`interpreter.LOADER` runs it as `python3 -I -S -c`, so it imports only the standard library and
+supports Python 3.9.
+
+Enforces: any step that fails ends the process, so a program never runs half confined.
 """
 
 from __future__ import annotations
 
-# Every start pays for these imports, so what is rarely needed is imported where it is used:
-# `typing`, `ctypes` and `json` cost 7 ms each.
+# Every start pays for these imports. `typing`, `ctypes` and `json` cost 7 ms each, so functions
+# import what is rarely needed.
 import _ctypes
 import _json
 import binascii
@@ -30,13 +31,12 @@ if TYPE_CHECKING:
 EXIT_FAILED = 71
 
 CONFINED = b"ok"
-"""Written to the status pipe once everything is in force. If the pipe then ends, the program runs;
-anything else on it is the reason why not."""
+"""The stage writes this to the status pipe once everything is in force. If the pipe then ends, the
+program runs. Any other text is the reason why it does not."""
 
 PERMISSION = b"go"  # The bridge's answer to the examination's report if the command may start.
 
 _MOUNT_FLAGS = 2 | 4 | 8  # MS_NOSUID, MS_NODEV, MS_NOEXEC
-
 _READ_ONLY = 1
 _REMOUNT_BIND = 32 | 4096
 
@@ -46,7 +46,6 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
 _CLEAR_ALL = 4
 _FILTER_MODE = 2
-
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _LANDLOCK_CREATE = 444
@@ -56,38 +55,30 @@ _BENEATH = 1
 
 
 class _PlanReader:
-    """What the C code of `json` takes its options from."""
+    """The options of `json`'s C code, as attributes."""
 
     strict = True
     object_hook = object_pairs_hook = None
     parse_float, parse_int, parse_constant = float, int, float
 
 
-class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "i"
+def _simple_type(code: str) -> Any:
+    """Return the C type with a type code of the module `struct`, as `ctypes` would."""
+    return type(code, (_ctypes._SimpleCData,), {"_type_": code})
 
 
-class _Short(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "H"
-
-
-class _Word(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "L"
-
-
-class _KernelText(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    _type_ = "z"
+_INT, _SHORT, _WORD, _TEXT = map(_simple_type, ("i", "H", "L", "z"))
 
 
 class _Program(_ctypes.Structure):
-    _fields_ = [("length", _Short), ("instructions", _KernelText)]
+    _fields_ = [("length", _SHORT), ("instructions", _TEXT)]
 
 
 class _Function(_ctypes.CFuncPtr):
     """A function of the C library that returns an int and sets `errno`."""
 
     _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
-    _restype_ = _Int
+    _restype_ = _INT
 
 
 _LIBRARY = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
@@ -99,7 +90,7 @@ def function(name: str) -> Any:
 
 
 def pack(size: int, *numbers: int) -> bytes:
-    """Return unsigned numbers of that many bytes, in C's layout."""
+    """Return unsigned numbers of `size` bytes each, in C's layout."""
     return b"".join(number.to_bytes(size, sys.byteorder) for number in numbers)
 
 
@@ -112,25 +103,25 @@ def check(result: int, what: str) -> int:
 
 
 def prctl(option: int, second: Any = 0, third: Any = 0) -> int:
-    words = [_Word(second), third if third else _Word(0)]
-    return int(function("prctl")(option, *words, _Word(0), _Word(0)))
+    words = [_WORD(second), third if third else _WORD(0)]
+    return int(function("prctl")(option, *words, _WORD(0), _WORD(0)))
 
 
 def mount(what: str, path: str, flags: int, kind: bytes | None, options: bytes | None) -> None:
-    """Mount a file system of a kind at `path`, never with execution; `what` is for errors."""
-    words = kind, path.encode(), kind, _Word(flags | _MOUNT_FLAGS), options
+    """Mount a file system at `path`, always without execution; `what` is for errors."""
+    words = kind, path.encode(), kind, _WORD(flags | _MOUNT_FLAGS), options
     check(function("mount")(*words), f"{what} {path}")
 
 
 def drop_capabilities(bounded: bool) -> None:
-    """Drop every capability, for this process and for what it may execute.
+    """Drop every capability of this process and of the programs that it executes.
 
-    Emptying the bounding set needs a capability. Without one (`bounded` is false) the set stays but
-    has no effect: "no_new_privs" keeps executed programs from gaining any.
+    Emptying the bounding set needs a capability. Without one (`bounded` is false) the set stays. It
+    has no effect: "no_new_privs" keeps executed programs from gaining capabilities.
     """
     for number in range(64):
         if prctl(_PR_CAPBSET_DROP, number) < 0:
-            break  # past the last one that this kernel knows
+            break  # This kernel has no more capabilities.
     check(prctl(_PR_CAP_AMBIENT, _CLEAR_ALL), "clearing ambient capabilities")
     header = pack(4, _CAPABILITY_VERSION_3, 0)
     check(function("capset")(header, b"\0" * 24), "dropping capabilities")
@@ -158,31 +149,31 @@ def restrict_files(rules: dict[str, Any]) -> None:
     syscall = function("syscall")
     attributes = pack(8, rules["files"], rules["network"], rules["scopes"])
     ruleset = check(
-        syscall(_LANDLOCK_CREATE, attributes, _Word(len(attributes)), _Word(0)),
+        syscall(_LANDLOCK_CREATE, attributes, _WORD(len(attributes)), _WORD(0)),
         "making a Landlock ruleset",
     )
     for path, rights in rules["rules"]:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         rule = pack(8, rights) + pack(4, place)
-        added = syscall(_LANDLOCK_ADD, ruleset, _BENEATH, rule, _Word(0))
+        added = syscall(_LANDLOCK_ADD, ruleset, _BENEATH, rule, _WORD(0))
         check(added, "a Landlock rule for " + path)
         os.close(place)
-    check(syscall(_LANDLOCK_RESTRICT, ruleset, _Word(0)), "Landlock")
+    check(syscall(_LANDLOCK_RESTRICT, ruleset, _WORD(0)), "Landlock")
     os.close(ruleset)
 
 
 def confine(plan: dict[str, Any]) -> None:
-    """Put everything in force, in the only order that works."""
+    """Apply the plan, in the only order that works."""
     os.umask(0o022)
     if plan.get("oom_score"):
-        # Out of memory, the kernel kills the program before its monitor. Set now: later /proc is
-        # out of reach.
+        # Out of memory, the kernel then kills the program before its monitor. Later steps close
+        # /proc.
         with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
             file.write("1000")
     for path, options in plan["mounts"]:
         mount("mounting", path, 0, b"tmpfs", options.encode())
     for path, writable in plan.get("noexec", ()):
-        # Flags that are not repeated are cleared, as far as the kernel allows.
+        # A remount clears the flags that it does not repeat, as far as the kernel allows.
         mount("remounting", path, _REMOUNT_BIND | (0 if writable else _READ_ONLY), None, None)
     os.chdir(plan["cwd"])
     for name in plan["unset"]:
@@ -194,7 +185,7 @@ def confine(plan: dict[str, Any]) -> None:
         limit(name, soft, hard)
     if plan["landlock"]:
         restrict_files(plan["landlock"])
-    # The list last, since it refuses further filters.
+    # The allow-list comes last, since it refuses further filters.
     for text in plan["filters"]:
         instructions = binascii.a2b_base64(text)
         program = _Program(len(instructions) // 8, instructions)
@@ -203,20 +194,17 @@ def confine(plan: dict[str, Any]) -> None:
 
 
 def examine(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return what this process sees of its isolation, and how its attempts are refused.
+    """Return what this process sees of its isolation, and how the kernel refuses its attempts.
 
-    The code is the guest's, compiled beforehand, since compiling takes most of the time.
+    The code is the guest's. The bridge compiled it, since compiling takes most of the time.
     """
     seen: dict[str, Any] = {"__name__": "facts"}
-    tried: dict[str, Any] = {"__name__": "denials"}
-    facts_code, denials_code = marshal.loads(binascii.a2b_base64(wanted["code"]))
-    exec(marshal.loads(facts_code), seen)
-    exec(marshal.loads(denials_code), tried)
+    exec(marshal.loads(binascii.a2b_base64(wanted["code"])), seen)
     facts: dict[str, Any] = seen["isolation_facts"]()
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
         words = [line.split() for line in file]
     facts["mount_table"] = [[line[4], "ro" in line[5].split(",")] for line in words]
-    attempts = {key: call for key, call in tried["ATTEMPTS"].items() if key in wanted["attempts"]}
+    attempts = {key: call for key, call in seen["ATTEMPTS"].items() if key in wanted["attempts"]}
     unnamed = wanted["unnamed"]
     if unnamed:
 
@@ -224,7 +212,7 @@ def examine(wanted: dict[str, Any]) -> dict[str, Any]:
             os.waitpid(os.posix_spawn(unnamed, [unnamed, "--version"], {}), 0)
 
         attempts["named-executables-only"] = start
-    facts["denials"] = tried["denials"](attempts)
+    facts["denials"] = seen["denials"](attempts)
     return facts
 
 
@@ -253,7 +241,7 @@ def close_others(*kept: int) -> None:
             try:
                 os.close(int(name))
             except OSError:
-                continue  # the listing's own
+                continue  # It belonged to the listing.
 
 
 def main() -> NoReturn:
@@ -272,7 +260,7 @@ def main() -> NoReturn:
         if plan["text"] is None:
             import signal
 
-            # Python ignores these signals, and the executed program would inherit that.
+            # Python ignores these signals, which the executed program would inherit.
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             os.execvp(plan.get("file") or argv[0], argv)
@@ -285,12 +273,12 @@ def main() -> NoReturn:
         os._exit(EXIT_FAILED)
     sys.argv = ["-c"]
     sys.path += plan["packages"]
-    # A fresh `__main__`, so that the program finds nothing of this one.
+    # A new `__main__` hides the stage from the program.
     module = type(sys)("__main__")
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
     os.close(status)
-    # Nothing so far is garbage; the loader turned the collector off.
+    # The loader turned the collector off. Nothing so far is garbage.
     gc.freeze()
     gc.enable()
     exec(code, module.__dict__)

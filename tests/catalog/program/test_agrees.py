@@ -16,14 +16,13 @@ from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.expected_calls import expected_calls
 from bridge.catalog.program.guard import MAX_FINDINGS
-from bridge.catalog.program.parsing import Unread, parse
+from bridge.catalog.program.parsing import parse
 from bridge.catalog.program.references import references
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.program.symbols import (
     BY_NAME,
     HELPERS,
     MODULE_NAMES,
-    OWN_GLOBALS,
     RUNTIME_TYPES,
     SERVER_METHODS,
     Helper,
@@ -31,8 +30,8 @@ from bridge.catalog.program.symbols import (
 from bridge.guest.api.arguments import BoundParameters
 from bridge.guest.api.proxies import Server, ServerModule
 from bridge.guest.api.runtime import PUBLIC, Runtime
-from bridge.guest.protocol.helpers import GLOBAL_HELPERS, OF_SERVERS
-from bridge.model import Tool
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS, OF_SERVERS, OWN_GLOBALS
+from bridge.model import Finding, Tool
 
 KINDS = inspect.Parameter
 
@@ -152,7 +151,7 @@ def test_any_text_has_a_verdict(code: str) -> None:
     tool = Tool(server="s", name="t", input_schema=SCHEMAS[0])
     server = ServerEntry(name="s", alias="s", tools=tool_entries([tool]), known=True)
     tree = parse(code)
-    if isinstance(tree, Unread):
+    if isinstance(tree, Finding):
         findings = explain_syntax(code, tree).findings
     else:
         survey = Survey(tree)

@@ -14,9 +14,9 @@ from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.guard import Verdict
-from bridge.catalog.program.parsing import Unread, parse
+from bridge.catalog.program.parsing import parse
 from bridge.catalog.program.survey import Survey
-from bridge.model import Tool
+from bridge.model import Finding, Tool
 from tests.golden_texts import programs
 
 ROOT = Path(__file__).parents[3]
@@ -87,7 +87,7 @@ def test_nothing_certain_is_found_in_modules_that_work() -> None:
 def test_nothing_certain_is_found_in_the_programs_of_the_documents(path: Path) -> None:
     for code in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
         tree = parse(code)
-        if isinstance(tree, Unread):
+        if isinstance(tree, Finding):
             continue
         certain = check_program(Survey(tree), [], {}).certain
         names = ("undefined-name", "missing-import")
@@ -140,7 +140,7 @@ def test_a_name_that_is_not_there_is_likened_only_to_what_looks_like_it(
 )
 def test_syntax_that_this_python_lacks_is_explained_and_never_certain(code: str, part: str) -> None:
     tree = parse(code)
-    if isinstance(tree, Unread):
+    if isinstance(tree, Finding):
         (found,) = explain_syntax(code, tree).findings
         assert found.severity == "note"
         assert part in found.message

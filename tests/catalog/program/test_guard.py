@@ -17,7 +17,6 @@ from bridge.catalog.program.parsing import (
     SYNTAX,
     TOO_DEEP,
     TOO_LONG,
-    Unread,
     parse,
 )
 from bridge.catalog.program.survey import Survey
@@ -32,7 +31,7 @@ DOCS = EXAMPLES.parent / "docs"
 
 def scan(code: str) -> Verdict:
     tree = parse(code)
-    return Verdict(findings=(tree.finding,)) if isinstance(tree, Unread) else check(Survey(tree))
+    return Verdict(findings=(tree,)) if isinstance(tree, Finding) else check(Survey(tree))
 
 
 GUARDED = programs("guarded_programs.txt")
@@ -195,7 +194,7 @@ def test_warnings_about_the_program_do_not_become_the_bridge_s() -> None:
     ],
 )
 def test_long_chains_of_meaning_end(code: str) -> None:
-    assert not isinstance(parse(code), Unread)
+    assert not isinstance(parse(code), Finding)
     scan(code)
 
 
@@ -223,7 +222,7 @@ def test_the_tree_is_walked_without_recursion() -> None:
 )
 def test_settings_add_to_what_the_guard_denies(code: str, found: list[tuple[int, str]]) -> None:
     tree = parse(code)
-    assert not isinstance(tree, Unread)
+    assert not isinstance(tree, Finding)
     denied = ("torch", "shutil.rmtree", "open", ".to_pickle", "/srv/keys")
     verdict = check(Survey(tree), denied)
     assert [(one.line, one.rule) for one in verdict.certain] == found

@@ -14,16 +14,11 @@ import pytest
 
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.parsing import (
-    Unread,
-    apply_edits,
-    parse,
-    read_program,
-    rewrite_f_strings,
-)
+from bridge.catalog.program.parsing import apply_edits, parse, read_program, rewrite_f_strings
 from bridge.catalog.program.references import NameTable
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError
+from bridge.model import Finding
 from tests.golden_texts import programs
 from tests.wrong_programs.test_wrong_programs import FORGE
 
@@ -56,7 +51,7 @@ def valid_programs() -> Iterator[str]:
 def test_a_program_that_parses_is_never_changed() -> None:
     seen: dict[str, None] = {}
     for program in valid_programs():
-        if not isinstance(parse(program), Unread):
+        if not isinstance(parse(program), Finding):
             seen[program] = None
         if len(seen) == VALID_PROGRAMS:
             break
@@ -93,7 +88,7 @@ def test_a_slip_is_read_as_it_is_meant(given: str, meant: str) -> None:
 def test_what_may_mean_something_else_is_not_repaired(given: str) -> None:
     read = read_program(given)
     assert (read.code, read.read_as) == (given, "")
-    assert isinstance(read.tree, Unread)
+    assert isinstance(read.tree, Finding)
 
 
 @pytest.mark.parametrize("line", PROGRAMS["f-strings of Python 3.12"])
@@ -101,7 +96,7 @@ def test_an_older_python_reads_f_strings_with_nested_quotes(line: str) -> None:
     read = read_program(line, lambda: "3.11")
     ast.parse(read.code, feature_version=(3, 11))
     assert read.code.count("{") == line.count("{")
-    if isinstance(parse(line), Unread):
+    if isinstance(parse(line), Finding):
         assert read_program(line, lambda: "3.13").code == line
 
 
@@ -242,7 +237,7 @@ def test_a_command_of_one_meaning_is_read_as_that(
 @pytest.mark.parametrize("command", PROGRAMS["commands of no single meaning"])
 def test_a_command_that_may_mean_more_is_not_understood(command: str) -> None:
     read = read_program(f"{command}\nx = 1")
-    assert isinstance(read.tree, Unread)
+    assert isinstance(read.tree, Finding)
     assert read.packages == ()
 
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from bridge.catalog.program.parsing import Unread, parse
+from bridge.catalog.program.parsing import parse
 from bridge.catalog.program.references import Reach, References, references
 from bridge.catalog.program.survey import Survey
+from bridge.model import Finding
 from tests.golden_texts import programs
 
 PROGRAMS = programs("server_programs.txt")
@@ -15,7 +16,7 @@ ALIASES = {"git-hub": "git_hub", "time": "time", "file system": "file_system"}
 
 def referenced_servers(code: str, aliases: Mapping[str, str]) -> References:
     tree = parse(code)
-    return References() if isinstance(tree, Unread) else references(Survey(tree), aliases)
+    return References() if isinstance(tree, Finding) else references(Survey(tree), aliases)
 
 
 @pytest.mark.parametrize("code", PROGRAMS["names git-hub"])

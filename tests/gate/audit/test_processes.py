@@ -17,8 +17,9 @@ import pytest
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from bridge.cli.records import count_calls
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.reading import BEGUN, EMPTY, count_calls, read
+from bridge.gate.audit.reading import BEGUN, EMPTY, read
 from tests.audit_rig import kinds, records, whole, write
 
 ROOT = Path(__file__).parents[3]

@@ -13,25 +13,19 @@ from typing import Any, get_args
 import anyio
 import pytest
 
+from bridge.cli.records import count_calls
 from bridge.errors import AuditError, CallDeniedError, RefusedError
+from bridge.event_loop import estimated_size
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit, reading
-from bridge.gate.audit import run as run_module
-from bridge.gate.audit.log import ALIVE, MAX_RECORD_BYTES, Kind
-from bridge.gate.audit.reading import (
-    about,
-    count_calls,
-    end_orphans,
-    last_records,
-    read,
-    records_since,
-)
-from bridge.gate.audit.run import MAX_SEARCHED, UNREADABLE, WHOLE_RECORDS
-from bridge.gate.decision import Decision, arguments_digest
+from bridge.gate.audit import log as audit_log
+from bridge.gate.audit.log import ALIVE, MAX_RECORD_BYTES, WHOLE_RECORDS, Kind
+from bridge.gate.audit.reading import about, end_orphans, last_records, read, records_since
+from bridge.gate.journal import arguments_digest
 from bridge.gate.pipeline import Gate, Grant
+from bridge.gate.policy import Decision
 from bridge.gate.services import GateContext
 from bridge.model import Json
-from bridge.offload import estimated_size
 from tests.audit_rig import (
     ALLOWED,
     DAY,
@@ -60,8 +54,8 @@ async def test_a_calls_record_has_who_what_and_why(tmp_path: Path) -> None:
     await run.record_call(1, a_call(token="secret", to="x"), decision, approval)
     await run.record_outcome(1, "ok", size=12, ms=3.456)
     await run.record_refusal(2, a_call(), Decision(action="deny", rule="r"), "call_denied")
-    await run.record_unsent("held", 3, a_call(), ALLOWED)
-    await run.record_unsent("replayed", 4, a_call())
+    await run.record_call(3, a_call(), ALLOWED, kind="held")
+    await run.record_call(4, a_call(), None, kind="replayed")
     await run.record_event("plan", {"plan": "feed" * 4, "calls": 1})
     await run.record_end({"status": "success", "reason": None})
     found = records(tmp_path)
@@ -204,9 +198,9 @@ async def test_arguments_that_cannot_be_searched_are_not_recorded(tmp_path: Path
         {"deep": "secret"},
     ):
         await audit.record_call(1, a_call(**arguments), ALLOWED, None)
-    assert all(size <= MAX_SEARCHED for size in searched)
+    assert all(size <= audit_log.MAX_SEARCHED for size in searched)
     found = records(tmp_path / "audit")
-    assert {record["arguments"] for record in found} == {UNREADABLE}
+    assert {record["arguments"] for record in found} == {audit_log.UNREADABLE}
     assert all(record["digest"].startswith("sha256:") for record in found)
 
 
@@ -279,7 +273,7 @@ async def test_refusals_have_a_limit(tmp_path: Path, length: int) -> None:
 async def test_a_run_has_a_limit_of_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "RUN_BYTES", 100_000)
+    monkeypatch.setattr(audit_log, "RUN_BYTES", 100_000)
     log = AuditLog(tmp_path)
     run = RunAudit(log, "r1")
 
@@ -310,7 +304,7 @@ async def test_counts_and_receipts_of_a_flood_are_true(tmp_path: Path) -> None:
         with pytest.raises(RefusedError):
             await gate.call("mail", "send", {"number": number})
     await run.record_end({"status": "success"})
-    assert sum(count.count for count in gate.tally.refused) == 150
+    assert sum(count.count for count in gate.tally.counts("refused")) == 150
     groups = count_calls(records(tmp_path), ["server"]).groups
     assert (groups["shop",]["made"], groups["mail",]["refused"]) == (1, 150)
     shown = [record for record in about(tmp_path, "r1") if record["kind"] == "refused"]
@@ -324,7 +318,7 @@ async def _runs(directory: Path) -> AuditLog:
     log = AuditLog(directory, now=clock)
     first = RunAudit(log, "run-1")
     await first.record_start({"owner": "me"})
-    await first.record_unsent("held", 1, a_call("a"), ALLOWED)
+    await first.record_call(1, a_call("a"), ALLOWED, kind="held")
     await first.record_event("plan", {"plan": "feedfeedfeedfeed", "owner": "me", "calls": 2})
     await first.record_end({"status": "success"})
     clock.now += DAY

@@ -177,12 +177,6 @@ def test_what_is_no_number_is_refused_at_once(line: Line, done: Any) -> None:
     assert len(str(refused.value)) < 200
 
 
-@pytest.mark.parametrize("lines", [(10, 3), (-3, -1), (0, 5)])
-async def test_lines_that_there_cannot_be_are_refused(line: Line, lines: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="^lines .*counted from 1.*offset=-1000 is the end"):
-        await line.read_output("4f2c", lines=lines)
-
-
 def test_a_report_that_no_one_takes_is_no_failure(line: Line) -> None:
     line.closed = True
     line.progress(1, 2)

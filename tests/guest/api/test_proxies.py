@@ -9,6 +9,7 @@ import pathlib
 import pickle
 import pydoc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,7 +42,10 @@ def server_of(*tools: dict[str, Any], sent: Sent | None = None) -> Server:
             sent.append((server, tool, arguments))
         return "value"
 
-    return Server(Tools(call, {"name": "git-hub", "alias": "github", "tools": list(tools)}))
+    runtime: Any = SimpleNamespace(
+        send=call, of_server=lambda *name: None, find_added=lambda *name: None
+    )
+    return Server(Tools(runtime, {"name": "git-hub", "alias": "github", "tools": list(tools)}))
 
 
 def tool(name: str, alias: str = "", schema: Any = None, description: str = "") -> dict[str, Any]:

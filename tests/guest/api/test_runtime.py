@@ -15,7 +15,7 @@ from bridge.guest.api.runtime import PUBLIC, Runtime, build
 from bridge.guest.api.values import ArgumentsError, MCPError
 from bridge.guest.protocol.wire import Call, Run
 from bridge.guest.worker.environment import show_help
-from bridge.tokens import count_tokens
+from bridge.text import count_tokens
 from tests.guest.finished import Case, programs
 
 
@@ -137,7 +137,7 @@ async def test_questions_go_to_the_host(runtime: Runtime, client: FakeClient) ->
         ("list_tools", {"server": "git-hub"}),
         ("query_tool_docs", {"server": "mail", "tool": None, "detail": "summary"}),
         ("query_tool_docs", {"server": "git-hub", "tool": "create-issue", "detail": "full"}),
-        ("search_tool_docs", {"query": "send", "limit": 50, "detail": "summary"}),
+        ("search_tool_docs", {"query": "send", "limit": 1000, "detail": "summary"}),
     ]
 
 
@@ -150,11 +150,7 @@ async def test_questions_go_to_the_host(runtime: Runtime, client: FakeClient) ->
         ("call_tool", ("s", "t", {"a": {1}}), TypeError, r"arguments of s.t\['a'\] is a set"),
         ("call_tool", ("s", "t", {1: 2}), TypeError, r"use str\(key\)"),
         ("list_tools", (None,), TypeError, "server must be a string, not NoneType"),
-        ("query_tool_docs", ("s", {"detail": "all"}), ValueError, "'summary', 'full', not 'all'"),
         ("query_tool_docs", ("s", {"tool": 3}), TypeError, "tool must be a string, not int"),
-        ("search_tool_docs", ("q", {"limit": 0}), ValueError, "at least 1"),
-        ("search_tool_docs", ("q", {"limit": True}), TypeError, "not bool"),
-        ("search_tool_docs", ("q", {"limit": 1.5}), TypeError, "not float"),
         ("search_tool_docs", (["q"],), TypeError, "query must be a string"),
     ],
 )

@@ -65,7 +65,7 @@ def test_raw_bytes_are_part_of_the_frame_however_they_arrive() -> None:
         pieces = [text[at : at + size] for at in range(0, len(text), size)]
         found = [decode_guest_frame(line) for piece in pieces for line in decoder.feed(piece)]
         assert found == frames
-        assert decoder.pending == 0
+        assert decoder._size == 0
 
 
 def test_raw_bytes_over_the_limit_are_refused_before_they_come() -> None:

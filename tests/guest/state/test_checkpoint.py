@@ -93,8 +93,8 @@ def test_a_small_state_is_one_part_and_a_large_one_several() -> None:
     small = list(save({"a": 1}, str(Path.cwd()), LIMIT))
     assert len(small) == 1
     large = list(save({"a": bytes(3 * PART_BYTES)}, str(Path.cwd()), LIMIT))
-    assert len(large) == 5
-    assert [len(frame.data) for frame in large[1:4]] == [512 * 1024] * 3
+    assert len(large) == 4
+    assert [len(frame.data) for frame in large[:3]] == [512 * 1024] * 3
     assert not any(frame.lost for frame in large)
 
 
@@ -132,7 +132,7 @@ def test_what_the_guest_gives_is_neither_kept_nor_lost() -> None:
     from bridge.guest.api.proxies import Server, Tools
     from bridge.guest.api.values import Blob, MCPError
 
-    server = Server(Tools(lambda *call: None, {"name": "git", "alias": "git", "tools": []}))  # type: ignore[arg-type]
+    server = Server(Tools(None, {"name": "git", "alias": "git", "tools": []}))  # type: ignore[arg-type]
     given_names = {
         "runtime": types.ModuleType("mcp.runtime"),
         "mcp": types.ModuleType("mcp"),
@@ -154,7 +154,7 @@ def test_servers_and_tools_come_back_if_they_are_loaded() -> None:
     from bridge.guest.api.proxies import Server, ServerProxies, Tools
 
     tool = {"name": "echo", "alias": "echo", "inputSchema": {}}
-    made = Server(Tools(lambda *call: None, {"name": "git", "alias": "git", "tools": [tool]}))  # type: ignore[arg-type]
+    made = Server(Tools(None, {"name": "git", "alias": "git", "tools": [tool]}))  # type: ignore[arg-type]
     data, lost = save_names({"g": made, "say": {"it": made.echo}})
     assert lost == {}
     names: dict[str, Any] = {"mcp_servers": ServerProxies({"git": made}, {}, {"git": made})}
@@ -352,7 +352,7 @@ def test_a_cut_checkpoint_is_refused_wherever_it_is_cut() -> None:
         assert found == {}, size
         assert list(lost) == [EVERYTHING], size
     assert restore_names(data + b"x")[1] == {
-        EVERYTHING: "the checkpoint ends in the middle, or has too much"
+        EVERYTHING: "the checkpoint is damaged: a part is missing, or there is too much"
     }
 
 

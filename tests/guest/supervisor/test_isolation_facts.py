@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from bridge.guest.supervisor import denial_probes as denials
-from bridge.guest.supervisor import isolation_facts
-from bridge.guest.supervisor.denial_probes import ALLOWED, ATTEMPTS
+from bridge.guest import isolation_facts
+from bridge.guest.isolation_facts import ALLOWED, ATTEMPTS, denials
 
 HOSTS: dict[str, tuple[Mapping[str, str], dict[str, Any], int]] = {
     "unified, own namespace": (
@@ -73,7 +72,7 @@ def test_limits_are_found_wherever_the_system_keeps_them(
         return files.get(path, "")
 
     assert isolation_facts.cgroup_limits(read) == limits
-    assert isolation_facts.OomKills(read).count() == kills
+    assert isolation_facts.oom_kills(read) == kills
 
 
 NET_DEV = """Inter-|   Receive                |  Transmit
@@ -162,14 +161,14 @@ def traces() -> object:
 
 def test_attempts_leave_nothing_behind() -> None:
     before = traces()
-    found = denials.denials()
+    found = denials()
     assert traces() == before
     assert set(found) <= set(ATTEMPTS)
     assert set(found.values()) <= {ALLOWED, *errno.errorcode.values()}
 
 
 def test_without_a_sandbox_attempts_are_let_through() -> None:
-    found = denials.denials()
+    found = denials()
     assert found["no-network"] in (ALLOWED, "ENETUNREACH")
     assert found["own-seccomp"] == ALLOWED
     assert found["landlock"] == ALLOWED
@@ -191,13 +190,13 @@ def test_an_answer_is_an_errors_name_or_left_out(error: Exception, answer: str |
     def attempt() -> None:
         raise error
 
-    found = denials.denials({"layer": attempt})
+    found = denials({"layer": attempt})
     assert found == ({} if answer is None else {"layer": answer})
 
 
 FORMER_ROOT = """
 import os
-from bridge.guest.supervisor.denial_probes import unprivileged_user
+from bridge.guest.isolation_facts import unprivileged_user
 os.setresuid(65534, 65534, 0)
 unprivileged_user()
 print(*os.getresuid())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.runs.collect.pictures import html_text, svg_source, svg_text
+from bridge.runs.collect.outputs import html_text, svg_source, svg_text
 
 
 def test_a_table_becomes_lines_and_only_what_is_for_reading_stays() -> None:
@@ -43,7 +43,7 @@ def test_a_name_that_does_not_end_takes_no_longer_than_a_text() -> None:
     """In a search that tries every end of it, this takes hours, and nothing else runs."""
     page = f"<{'a' * 1_000_000}"
     assert html_text(page)[0] == page[:4_000]
-    assert svg_text(page) == ("", True)
+    assert svg_text(page) == ""
     assert svg_source(f"<svg {'a' * 3_000}") == ""
 
 
@@ -78,4 +78,4 @@ def test_one_that_does_or_fetches_something_is_not(inside: str) -> None:
 
 def test_of_others_the_words_are_read() -> None:
     drawing = "<svg><script>no()</script><text>a &lt; b</text><g><title> c\nd </title></g></svg>"
-    assert svg_text(drawing) == ("a < b\nc d", True)
+    assert svg_text(drawing) == "a < b\nc d"

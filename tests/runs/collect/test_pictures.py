@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.guest.protocol.wire import Shown
 from bridge.model import Limits
 from bridge.rpc.channel import RedactStream
-from bridge.runs.collect import Collected
-from bridge.runs.collect.pictures import (
+from bridge.runs.collect.outputs import (
     MAX_ITEMS,
     MAX_PICTURES,
     MAX_TEXT,
     MAX_TEXTS,
+    Collected,
     ShownItems,
 )
 from bridge.store import Store
@@ -49,14 +49,13 @@ class Rig:
         self.store = ArtifactStore(
             Store(root), total_bytes=64 * MEBIBYTE, run_bytes=run_bytes, days=1
         )
-        self.items = ShownItems(
-            Limits(**limits), artifacts=self.store.of_run("me", RUN), clear=Upper()
-        )
+        self.items = ShownItems(Limits(**limits), RunArtifacts(self.store, "me", RUN), Upper())
 
     async def left(self, *frames: Shown) -> Collected:
         for frame in frames:
             await self.items.add(frame)
-        return await self.items.finish()
+        await self.items.finish(left := Collected())
+        return left
 
 
 @pytest.fixture

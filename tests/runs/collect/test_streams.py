@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Output
 from bridge.model import MEBIBYTE, Limits
 from bridge.rpc.output import MEMORY_BYTES, terminal_view
-from bridge.runs.collect import Collected
-from bridge.runs.collect.streams import AT_ONCE_BYTES, Streams
+from bridge.runs.collect.collector import AT_ONCE_BYTES, Streams
+from bridge.runs.collect.outputs import Collected
 from bridge.store import Store
 
 LIMITS = Limits(output_tokens=1000)
@@ -32,11 +32,12 @@ def store_in(path: Path, run_bytes: int = 64 * MEBIBYTE) -> ArtifactStore:
 async def written(
     store: ArtifactStore | None, *frames: Output, limits: Limits = LIMITS
 ) -> Collected:
-    artifacts = None if store is None else store.of_run("", RUN)
-    streams = Streams(limits, artifacts=artifacts, clear=Redactor({SECRET: "TOKEN of x"}))
+    artifacts = None if store is None else RunArtifacts(store, "", RUN)
+    streams = Streams(limits, None, artifacts, Redactor({SECRET: "TOKEN of x"}))
     for frame in frames:
         await streams.add(frame)
-    return await streams.finish()
+    await streams.finish(left := Collected())
+    return left
 
 
 def all_of(store: ArtifactStore) -> bytes:
@@ -183,7 +184,7 @@ async def test_the_streams_share_the_budget(tmp_path: Path) -> None:
 
 async def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     store = store_in(tmp_path)
-    streams = Streams(LIMITS, artifacts=store.of_run("", RUN))
+    streams = Streams(LIMITS, None, RunArtifacts(store, "", RUN), Redactor({}))
     for _ in range(10):
         await streams.add(Output("stdout", b"x" * 65_536))
     streams.discard()
@@ -192,7 +193,7 @@ async def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_others_have_their_turn_while_a_large_piece_is_taken() -> None:
-    streams = Streams(LIMITS, clear=Redactor({SECRET: "TOKEN of x"}))
+    streams = Streams(LIMITS, None, None, Redactor({SECRET: "TOKEN of x"}))
     before = "x" * (AT_ONCE_BYTES - len(SECRET) // 2)
     turns = 0
 
@@ -209,7 +210,7 @@ async def test_others_have_their_turn_while_a_large_piece_is_taken() -> None:
         )
         tasks.cancel_scope.cancel()
     assert turns >= 4
-    left = await streams.finish()
+    await streams.finish(left := Collected())
     assert left.stdout.endswith("yend")
     size = len(before) + len("[redacted: TOKEN of x]") + 3 * AT_ONCE_BYTES + len("end")
     assert left.dropped["stdout"] + len(left.stdout.replace(_notice(left.stdout), "")) == size

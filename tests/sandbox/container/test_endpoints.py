@@ -15,14 +15,15 @@ from bridge.errors import EngineDownError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.api import connect
 from bridge.sandbox.container.command_runner import CompletedCommand
+from bridge.sandbox.container.connection import kind_of
 from bridge.sandbox.container.endpoints import (
     EngineEndpoint,
+    EngineKind,
     candidates,
-    kind_of,
+    names_another_machine,
     podman_connection,
+    ssh_target,
 )
-from bridge.sandbox.container.facts import EngineKind
-from bridge.sandbox.container.remote import names_another_machine, ssh_target
 from bridge.sandbox.selection import _allowed_backends
 from bridge.settings import Settings
 from tests.fakes.command_line import Scripted

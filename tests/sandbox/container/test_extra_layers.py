@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import LaunchError
+from bridge.sandbox.container.api import EngineFacts
 from bridge.sandbox.container.connection import (
     AUTO_NAMESPACE,
     PURPOSES,
@@ -20,7 +21,6 @@ from bridge.sandbox.container.connection import (
     profile_text,
     write_profile,
 )
-from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.syscalls import oci_profile
 from tests.sandbox.container.test_hardening import ROOT
 

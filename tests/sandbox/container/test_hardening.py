@@ -11,7 +11,7 @@ import pytest
 
 from bridge.model import HostKernel, Limits
 from bridge.sandbox.backend import LaunchSpec
-from bridge.sandbox.container.facts import EngineFacts, docker_facts, podman_facts
+from bridge.sandbox.container.api import EngineFacts, docker_facts, podman_facts
 from bridge.sandbox.container.hardening import (
     GVISOR_TASKS,
     Placement,
@@ -35,9 +35,7 @@ ROOT = EngineFacts(
     oci_runtime="runc",
     cgroup_version="1",
     cpus=2,
-    limits_memory=True,
-    limits_pids=True,
-    limits_cpu=True,
+    controllers=frozenset(("memory", "pids", "cpu")),
     obeys_ulimits=True,
     seccomp=True,
     mandatory_access="",
@@ -51,7 +49,7 @@ def test_facts_of_real_engines() -> None:
     assert facts == replace(ROOT, kind="podman", version="4.3.1")
     facts = podman_facts(read_recording("podman-4.3-rootless-info.json"))
     assert facts.rootless
-    assert (facts.limits_memory, facts.limits_pids, facts.limits_cpu) == (False, False, False)
+    assert not facts.controllers
     assert not facts.obeys_ulimits
 
 
@@ -76,7 +74,7 @@ def test_engines_say_what_is_under_them_and_whom_they_spare_limits() -> None:
     assert (facts.kernel, facts.storage, facts.remaps_ids) == ("6.1.0", "overlay", False)
     assert facts.oci_runtime == "runsc"
     for facts in (docker_facts({}), podman_facts({})):
-        assert not facts.limits_memory
+        assert "memory" not in facts.controllers
         assert not facts.seccomp
 
 
@@ -86,9 +84,7 @@ ROOTLESS = replace(
     PODMAN,
     rootless=True,
     cgroup_version="1",
-    limits_memory=False,
-    limits_pids=False,
-    limits_cpu=False,
+    controllers=frozenset(),
     obeys_ulimits=False,
 )
 SPEC = LaunchSpec(
@@ -133,7 +129,7 @@ def test_the_create_call_is_this(name: str) -> None:
 
 FILTERED = replace(PLACEMENT, seccomp="{}")
 MAPPED = replace(PLACEMENT, user_namespace="auto:size=65536")
-UNLIMITED = replace(DOCKER, limits_memory=False, limits_pids=False, unlimited=("runsc",))
+UNLIMITED = replace(DOCKER, controllers=frozenset(("cpu",)), unlimited=("runsc",))
 LAYERS = {
     "docker": (DOCKER, FILTERED, "runc"),
     "podman": (PODMAN, PLACEMENT, "runc"),

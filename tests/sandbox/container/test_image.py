@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from bridge.errors import SandboxError
-from bridge.sandbox.container.facts import EngineKind
+from bridge.sandbox.bundle import guest_digest
+from bridge.sandbox.container.endpoints import EngineKind
 from bridge.sandbox.container.image import (
     DEFAULT_FALLBACK,
     LABEL_FLAVOUR,
@@ -26,7 +27,7 @@ from bridge.sandbox.container.image import (
 )
 from tests.raised import raises_code
 
-OURS = {LABEL_FLAVOUR: "slim", LABEL_VERSION: "3", LABEL_GUEST: "abc"}
+OURS = {LABEL_FLAVOUR: "slim", LABEL_VERSION: "3", LABEL_GUEST: guest_digest()}
 
 
 @dataclass
@@ -112,7 +113,7 @@ async def test_an_image_is_stale_when_its_recipe_or_its_guest_is_not_this_bridge
 ) -> None:
     facts = ImageFacts(id="1", size=2, created="2026-01-01T00:00:00Z", labels=labels)
     engine = FakeImages(images={"x": facts})
-    told = await describe(engine, "x", guest_digest="abc", version="3")
+    told = await describe(engine, "x", "3")
     assert told.present
     assert told.guest_matches is matches
     assert (stale in told.stale) if stale else (told.stale == "")
@@ -120,11 +121,11 @@ async def test_an_image_is_stale_when_its_recipe_or_its_guest_is_not_this_bridge
 
 async def test_the_status_names_both_flavours_and_the_image_that_runs_get() -> None:
     engine = FakeImages(images={DEFAULT_FALLBACK: ImageFacts(id="1")})
-    told = await status(engine, guest_digest="abc", version="3")
+    told = await status(engine, "3")
     assert [(one.name, one.present) for one in told] == [
         (local_name("data"), False),
         (local_name("slim"), False),
         (DEFAULT_FALLBACK, True),
     ]
-    set_one = await status(engine, guest_digest="abc", version="3", setting=local_name("slim"))
+    set_one = await status(engine, "3", local_name("slim"))
     assert len(set_one) == 2

@@ -310,10 +310,10 @@ async def test_the_machines_socket_is_asked_for() -> None:
         await (await use(FakePodman())).endpoint()
 
 
-async def test_progress_is_passed_on_while_a_machine_is_started() -> None:
-    lines: list[str] = []
-    await (await use(FakePodman(), progress=lines.append)).aclose()
-    assert f"podman machine start {MACHINE}" in lines
+async def test_the_start_of_a_machine_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    await (await use(FakePodman())).aclose()
+    assert f"podman machine start {MACHINE}" in caplog.messages
 
 
 async def test_an_idle_time_of_0_never_stops_a_machine() -> None:
@@ -446,10 +446,3 @@ async def test_a_cancelled_start_leaves_nothing() -> None:
         await use(podman)
     assert scope.cancelled_caught
     assert podman.state == "stopped"
-
-
-async def test_a_report_has_what_podman_says_about_the_machine() -> None:
-    told = await context(FakePodman(state="stopped")).report()
-    assert "$ podman machine list --format json" in told
-    assert MACHINE in told
-    assert "[exit 125]" in told

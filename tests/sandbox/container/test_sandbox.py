@@ -13,7 +13,7 @@ import pytest
 from bridge.errors import EngineDownError, LaunchError
 from bridge.model import Isolation, Json
 from bridge.sandbox.backend import ExitReport
-from bridge.sandbox.container.api import EngineApi
+from bridge.sandbox.container.api import AttachedStream, EngineApi
 from bridge.sandbox.container.sandbox import (
     UNEXAMINED,
     ContainerSandbox,
@@ -23,7 +23,6 @@ from bridge.sandbox.container.sandbox import (
     lacks_python,
     run_container,
 )
-from bridge.sandbox.container.stream import AttachedStream
 from tests.raised import raises_code
 
 ISOLATION = Isolation(backend="docker")

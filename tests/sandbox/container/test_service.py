@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 
 from bridge.errors import EngineDownError, SandboxError
-from bridge.sandbox.container.service import (
+from bridge.sandbox.container.connection import (
     SocketService,
     podman_service,
     reap_services,
@@ -131,7 +131,7 @@ async def test_cancelled_while_it_starts_a_service_goes(tmp_path: Path) -> None:
 KILLED_BRIDGE = """
 import sys, anyio
 from pathlib import Path
-from bridge.sandbox.container.service import podman_service
+from bridge.sandbox.container.connection import podman_service
 async def main():
     service = podman_service(sys.argv[1], Path(sys.argv[2]), {})
     await service.start()

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import ChannelClosedError, SandboxError
+from bridge.sandbox.container.api import DIAGNOSTIC_BYTES, AttachedStream, FrameDecoder, attach
 from bridge.sandbox.container.endpoints import EngineEndpoint
-from bridge.sandbox.container.stream import DIAGNOSTIC_BYTES, AttachedStream, FrameDecoder, attach
 
 PATIENCE = 120
 

@@ -15,23 +15,21 @@ import pytest
 from bridge.errors import SandboxError
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
-from bridge.sandbox.container.facts import EngineKind
+from bridge.sandbox.container.endpoints import EngineKind
 from bridge.sandbox.container.image import (
     LABEL_FLAVOUR,
     LABEL_GUEST,
     LABEL_VERSION,
+    BuildRequest,
     ImageEngine,
     ImageFacts,
     ImageStatus,
     Progress,
-    local_name,
-)
-from bridge.sandbox.image.build import (
-    BuildRequest,
     RootfsContext,
     assemble,
     build,
     debian_names,
+    local_name,
     recipe_dir,
     with_guest,
 )

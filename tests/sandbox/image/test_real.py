@@ -27,18 +27,16 @@ from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.image import (
     REPOSITORY,
+    BuildRequest,
     ImageEngine,
     ImageFacts,
     ImageStatus,
     Progress,
-    choose,
-    local_name,
-)
-from bridge.sandbox.image.build import (
-    BuildRequest,
     RootfsContext,
     assemble,
     build,
+    choose,
+    local_name,
     recipe_dir,
 )
 from tests.contract.rig import listens

@@ -11,10 +11,9 @@ import pytest
 from bridge.errors import BridgeError, SandboxLostError, SettingsError
 from bridge.sandbox.kubernetes import backend as backend_module
 from bridge.sandbox.kubernetes import cluster as cluster_module
-from bridge.sandbox.kubernetes import pod
-from bridge.sandbox.kubernetes.backend import KubernetesBackend
+from bridge.sandbox.kubernetes import pods
+from bridge.sandbox.kubernetes.backend import KubernetesBackend, PodStream
 from bridge.sandbox.kubernetes.cluster import find_config
-from bridge.sandbox.kubernetes.sandbox import PodStream
 from bridge.settings.kubernetes import Kubernetes
 from tests.fakes.api_server import ApiServer
 from tests.raised import raises_code
@@ -66,7 +65,7 @@ async def test_a_pod_that_floods_in_place_of_its_first_step_is_given_up(
     monkeypatch.setattr(PodStream, "receive", count_bytes)
     monkeypatch.setattr(backend_module, "CONFINE_SECONDS", 3.0)
     flood = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
-    monkeypatch.setattr(pod, "COMMAND", ("/usr/bin/python3", "-c", flood))
+    monkeypatch.setattr(pods, "COMMAND", ("/usr/bin/python3", "-c", flood))
     with pytest.raises(BridgeError):
         await echo(backend)
     assert heard < 1_000_000

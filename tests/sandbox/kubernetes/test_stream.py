@@ -8,7 +8,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from bridge.errors import ChannelClosedError
-from bridge.sandbox.kubernetes.sandbox import PodStream
+from bridge.sandbox.kubernetes.backend import PodStream
 from tests.waiting import until
 
 TOO_MUCH = bytes(64 * 1024 * 1024)

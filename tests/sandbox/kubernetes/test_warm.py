@@ -14,9 +14,9 @@ import anyio.lowlevel
 import pytest
 
 from bridge.model import Limits
-from bridge.sandbox.kubernetes import warm
+from bridge.sandbox.kubernetes import pods
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
-from bridge.sandbox.kubernetes.warm import share
+from bridge.sandbox.kubernetes.pods import share
 from bridge.settings.kubernetes import Kubernetes
 from tests.contract.programs import ECHO, FOREVER, read_exactly, spec
 from tests.fakes.api_server import ApiServer, Refusal
@@ -235,14 +235,14 @@ async def test_a_quota_without_room_for_waiting_pods_costs_no_lease_and_no_readi
 
 
 def test_a_lease_outlives_the_longest_pause_between_renewals() -> None:
-    assert 2 * warm.LOOK_SECONDS < warm.LEASE_SECONDS - 10
+    assert 2 * pods.LOOK_SECONDS < pods.LEASE_SECONDS - 10
 
 
 async def test_a_look_that_hangs_does_not_keep_the_lease_from_renewal(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm, "LOOK_SECONDS", 0.3)
-    monkeypatch.setattr(warm, "TEND_SECONDS", 0.1)
+    monkeypatch.setattr(pods, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(pods, "TEND_SECONDS", 0.1)
     renewed = 0
 
     async def hang(self: Any) -> None:
@@ -251,7 +251,7 @@ async def test_a_look_that_hangs_does_not_keep_the_lease_from_renewal(
         renewed += 1
         await anyio.sleep_forever()
 
-    monkeypatch.setattr(warm.WarmPods, "_look", hang)
+    monkeypatch.setattr(pods.WarmPods, "_look", hang)
     async with tended(server, tmp_path):
         while renewed < 3:
             await server.changed()

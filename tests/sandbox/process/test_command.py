@@ -7,14 +7,7 @@ import marshal
 
 from bridge.model import Limits
 from bridge.sandbox.backend import Bind, LaunchSpec
-from bridge.sandbox.process.command import (
-    Descriptors,
-    ProcessSurroundings,
-    isolation,
-    options,
-    stage_input,
-    stage_plan,
-)
+from bridge.sandbox.process.command import Descriptors, ProcessSurroundings, SandboxLayout
 from bridge.sandbox.process.host import counts_processes_per_namespace
 from bridge.sandbox.process.interpreter import Interpreter
 from tests.sandbox.golden import is_golden
@@ -51,21 +44,25 @@ SPEC = LaunchSpec(
 
 def test_bubblewraps_options_are_these() -> None:
     """A snapshot: each change of it is a change of the isolation, and is to be seen in review."""
-    assert is_golden("bubblewrap", options(SPEC, INTERPRETER, FULL, DESCRIPTORS))
-    full = isolation(SPEC, FULL)
+    assert is_golden("bubblewrap", SandboxLayout(SPEC, INTERPRETER, FULL).options(DESCRIPTORS))
+    full = SandboxLayout(SPEC, INTERPRETER, FULL).isolation()
     assert is_golden("bubblewrap's layers", [full.backend, sorted(full.layers), full.weaker])
 
 
 def test_the_stage_runs_first_and_has_the_program_in_its_plan() -> None:
-    given = stage_input(SPEC, INTERPRETER, FULL, DESCRIPTORS, (b"12345678",), b"stage")
+    given = SandboxLayout(SPEC, INTERPRETER, FULL).stage_input(
+        DESCRIPTORS, (b"12345678",), b"stage"
+    )
     stage, text = marshal.loads(given)
     assert stage == b"stage"
     assert is_golden("the stage's plan", json.loads(text))
 
 
 def test_what_is_lacking_changes_the_plan_and_is_called_weaker() -> None:
-    assert is_golden("the stage's plan with nothing", stage_plan(SPEC, INTERPRETER, BARE, ()))
-    bare = isolation(SPEC, BARE)
+    assert is_golden(
+        "the stage's plan with nothing", SandboxLayout(SPEC, INTERPRETER, BARE).stage_plan(())
+    )
+    bare = SandboxLayout(SPEC, INTERPRETER, BARE).isolation()
     lacking = [text.partition(":")[0] for text in bare.weaker]
     assert is_golden("layers with nothing", [sorted(bare.layers), lacking])
     assert "no groups here" in str(bare.weaker)
@@ -73,7 +70,7 @@ def test_what_is_lacking_changes_the_plan_and_is_called_weaker() -> None:
 
 def test_another_command_is_executed() -> None:
     spec = LaunchSpec(run_id="r", argv=("python3", "-c", "1"), env={"PWD": "/"}, limits=Limits())
-    plan = stage_plan(spec, INTERPRETER, FULL, ())
+    plan = SandboxLayout(spec, INTERPRETER, FULL).stage_plan(())
     assert (plan["text"], plan["argv"], plan["unset"]) == (None, ["python3", "-c", "1"], [])
 
 

@@ -20,10 +20,13 @@ from bridge.sandbox import syscalls
 from bridge.sandbox.backend import Bind, CommandSpec, Executable, HostFile, LaunchSpec
 from bridge.sandbox.process import command, stage
 from bridge.sandbox.process.command import unexpected_mounts, verify_command
-from bridge.sandbox.process.executables import find_executables, shebang
-from bridge.sandbox.process.interpreter import Interpreter
+from bridge.sandbox.process.interpreter import (
+    Interpreter,
+    compiled_examination,
+    find_executables,
+    shebang,
+)
 from bridge.sandbox.process.sandbox import receive_examination
-from bridge.sandbox.process.stage_loader import compiled_examination
 from tests.raised import raises_code
 from tests.waiting import PATIENCE_SECONDS
 
@@ -80,7 +83,7 @@ def test_the_filter_for_a_network_refuses_every_other_family() -> None:
 
 
 def test_the_stage_is_told_limits_and_what_to_become() -> None:
-    plan = command.stage_plan(SPEC, INTERPRETER, AROUND, [b"filter"])
+    plan = command.SandboxLayout(SPEC, INTERPRETER, AROUND).stage_plan([b"filter"])
     for limit in (("CPU", 60, 65), ("FSIZE", 1000, 1000), ("NPROC", 33, 33)):
         assert (f"RLIMIT_{limit[0]}", *limit[1:]) in map(tuple, plan["rlimits"])
     assert (plan["argv"], plan["file"]) == (["tool", "x"], "/opt/t/bin/tool")
@@ -90,7 +93,9 @@ def test_the_stage_is_told_limits_and_what_to_become() -> None:
 @pytest.mark.parametrize("abi", [7, 0])
 def test_nothing_is_tried_that_would_leave_something_or_is_not_claimed(abi: int) -> None:
     around = replace(AROUND, landlock_abi=abi)
-    given = command.stage_input(SPEC, INTERPRETER, around, DESCRIPTORS, (), b"stage", "code")
+    given = command.SandboxLayout(SPEC, INTERPRETER, around).stage_input(
+        DESCRIPTORS, (), b"stage", "code"
+    )
     wanted = json.loads(marshal.loads(given)[1])["examine"]
     assert "sized-tmpfs-noexec" not in wanted["attempts"]
     assert "no-capabilities" in wanted["attempts"]

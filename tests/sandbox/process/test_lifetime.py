@@ -19,8 +19,7 @@ from bridge.errors import LaunchError
 from bridge.model import Limits
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.monitor import descendants, parse_ps, processes_by_ps, relatives
-from bridge.sandbox.process.sandbox import exit_report, parse_status
-from bridge.sandbox.process.watchdog import LaunchWatchdog
+from bridge.sandbox.process.sandbox import LaunchWatchdog, exit_report, parse_status
 from tests.sandbox.process.rig import PATIENCE, spec, with_argument
 from tests.waiting import until, until_exists
 

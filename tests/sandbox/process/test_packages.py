@@ -28,11 +28,14 @@ from bridge.sandbox.process.host import (
     is_mapped,
     kernel_settings,
 )
-from bridge.sandbox.process.interpreter import SYSTEM_PYTHON, Interpreter, find, read_packages
-from bridge.sandbox.process.stage_loader import (
+from bridge.sandbox.process.interpreter import (
+    SYSTEM_PYTHON,
+    Interpreter,
     compile_with,
     compiled_stage,
+    find,
     loader_command,
+    read_packages,
     stage_payload,
     stage_text,
 )

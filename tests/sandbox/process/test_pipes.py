@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from bridge.descriptor_reader import Reader
+from bridge.descriptor_reader import Pipes, Reader, wait_ready
 from bridge.errors import ChannelClosedError
-from bridge.sandbox.process.pipes import Pipes, wait_ready
 from tests.waiting import PATIENCE_SECONDS
 
 

@@ -1,0 +1,224 @@
+"""Work on the event loop: a run's clock, background tasks, and large values for threads.
+
+All time limits of a run use its clock, so that they stop together while the user answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+
+def current_time() -> float:
+    """Return `anyio.current_time()`, in a tenth of its time. Each call needs it ten times."""
+    import asyncio  # The first answer to a client does without.
+
+    return asyncio.get_running_loop().time()
+
+
+def utc_text(seconds: float) -> str:
+    """Return a Unix time in UTC with milliseconds, as records have it."""
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+class Clock:
+    """A stoppable clock, which starts when it is created."""
+
+    def __init__(self) -> None:
+        self._holds = 0
+        self._stopped_at: float | None = None
+        self._lost = 0.0
+        self._limits: dict[anyio.CancelScope, float] = {}
+
+    @property
+    def running(self) -> bool:
+        return self._stopped_at is None
+
+    @property
+    def stopped_seconds(self) -> float:
+        since = 0.0 if self._stopped_at is None else current_time() - self._stopped_at
+        return self._lost + since
+
+    def now(self) -> float:
+        """Return the seconds since a fixed point, without stopped time."""
+        now = current_time() if self._stopped_at is None else self._stopped_at
+        return now - self._lost
+
+    @contextmanager
+    def stop(self) -> Iterator[None]:
+        """Stop the clock within the context. Nested stops end with the last context."""
+        self._holds += 1
+        if self._holds == 1:
+            self._stopped_at = current_time()
+            self._notify()
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            if self._holds == 0:
+                self._lost = self.stopped_seconds
+                self._stopped_at = None
+                self._notify()
+
+    @contextmanager
+    def limit(self, seconds: float) -> Iterator[anyio.CancelScope]:
+        with anyio.CancelScope() as scope:
+            self.move_limit(scope, seconds)
+            try:
+                yield scope
+            finally:
+                self._limits.pop(scope, None)
+
+    def move_limit(self, scope: anyio.CancelScope, seconds: float) -> None:
+        """Set an open limit to end in `seconds`."""
+        self._limits[scope] = self.now() + seconds
+        self._set_deadline(scope)
+
+    def _notify(self) -> None:
+        for scope in self._limits:
+            self._set_deadline(scope)
+
+    def _set_deadline(self, scope: anyio.CancelScope) -> None:
+        end = self._limits[scope]
+        scope.deadline = end + self._lost if self.running else math.inf
+
+
+@asynccontextmanager
+async def background_tasks() -> AsyncIterator[TaskGroup]:
+    """Yield a task group that is cancelled when the context ends.
+
+    An exception of the body is raised as it is, not in an exception group.
+    """
+    stack = AsyncExitStack()
+    tasks = await stack.enter_async_context(anyio.create_task_group())
+    try:
+        yield tasks
+    finally:
+        tasks.cancel_scope.cancel()
+        await stack.aclose()
+
+
+@asynccontextmanager
+async def background_task(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    async with background_tasks() as tasks:
+        tasks.start_soon(work)
+        yield
+
+
+class LargeText:
+    """A large text of a tool result as UTF-8, in pieces of whole characters.
+
+    Not a `str`, so that code must ask for the whole text with `str()`.
+    """
+
+    __slots__ = ("_size", "pieces")
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self.pieces = pieces
+        self._size = sum(map(len, pieces))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __sizeof__(self) -> int:
+        return self._size
+
+    def __str__(self) -> str:
+        return b"".join(self.pieces).decode()
+
+
+def with_plain_text(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool result with each `LargeText` of its content as a `str`."""
+    content = result.get("content")
+    if not isinstance(content, list) or not any(map(_is_large, content)):
+        return result
+    plain = [
+        {**block, "text": str(block["text"])} if _is_large(block) else block for block in content
+    ]
+    return {**result, "content": plain}
+
+
+def _is_large(block: Any) -> bool:
+    return isinstance(block, Mapping) and isinstance(block.get("text"), LargeText)
+
+
+LARGE = 128 * 1024
+"""The size above which work moves to a thread: characters, plus `VALUE` for each object."""
+
+VALUE = 64
+"""The weight of an object: visiting one takes as long as reading this many characters."""
+
+_PLAIN = frozenset({int, float, bool, type(None)})  # Objects without content.
+
+Result = TypeVar("Result")
+
+_limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("offload")
+
+
+def estimated_size(value: Any, limit: float = math.inf) -> int:
+    """Return a value's size for `LARGE`. Stops when the size exceeds `limit`."""
+    size = VALUE
+    left: list[Any] = [value]
+    while left and size <= limit:
+        one = left.pop()
+        kind = type(one)
+        # Exact types first: `isinstance(one, Mapping)` is slow, and each call's arguments and
+        # result pass here several times.
+        if kind is str or kind is bytes or kind is LargeText:
+            size += len(one)
+        elif kind in _PLAIN:
+            continue
+        elif kind is dict or isinstance(one, Mapping):
+            size += 2 * VALUE * len(one)
+            if size <= limit:
+                size += _add_items(one, left) + _add_items(one.values(), left)
+        elif isinstance(one, (list, tuple)):
+            size += VALUE * len(one)
+            if size <= limit:
+                size += _add_items(one, left)
+    return size
+
+
+def _add_items(items: Iterable[Any], left: list[Any]) -> int:
+    size = 0
+    for one in items:
+        kind = type(one)
+        if kind is str:
+            size += len(one)
+        elif kind not in _PLAIN:
+            left.append(one)
+    return size
+
+
+async def offload(value: Any, work: Callable[[], Result]) -> Result:
+    """Return the result of `work` on `value`, in a thread if the value is large.
+
+    The work must be Python code: a single long call of a C function would still hold the
+    interpreter lock. A cancelled caller waits for the thread, which still reads the value.
+    """
+    if estimated_size(value, LARGE) <= LARGE:
+        return work()
+    try:
+        limiter = _limiter.get()
+    except LookupError:
+        # The event loop competes with each thread for the interpreter lock.
+        limiter = anyio.CapacityLimiter(2)
+        _limiter.set(limiter)
+    return await anyio.to_thread.run_sync(work, limiter=limiter)
