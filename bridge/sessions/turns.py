@@ -17,10 +17,7 @@ from bridge.packages.packages import PackageSet
 from bridge.rpc.channel import as_base64
 from bridge.sandbox.failure import Ending, Verdict
 from bridge.sandbox.pool import Reservation
-from bridge.sessions.checkpoints import (
-    MAX_STATE_BYTES,
-    Saved,
-)
+from bridge.sessions.checkpoints import MAX_STATE_BYTES, Saved
 from bridge.sessions.record import Record
 
 
@@ -41,7 +38,7 @@ class Turn:
         saved: The saved state to restore in a new sandbox; None for none.
         concluded: Whether the run has reported its end.
         lost: The variables that the save after this run could not include.
-        unsaved: Why the state after this run is in this bridge alone; empty if it is saved.
+        unsaved: A note if the state after this run is not saved; empty if it is.
     """
 
     queued: QueuedRun
@@ -94,9 +91,7 @@ class Turn:
     def with_losses(self, result: RunResult) -> RunResult:
         """Return a result that says what was not saved after the run."""
         if self.unsaved and result.session is not None:
-            note = f"The state after this run is in this bridge only: {self.unsaved}. "
-            note += "The bridge saves it once it can; it is lost if the bridge ends before."
-            note = " ".join(filter(None, (result.session.note, note)))
+            note = " ".join(filter(None, (result.session.note, self.unsaved)))
             return replace(result, session=replace(result.session, state="unsaved", note=note))
         large = [f"{loss.name} ({loss.why})" for loss in self.lost if "bytes" in loss.why]
         if not large or result.session is None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 
 from bridge.private_files import make_directory, restrict
 from bridge.store.blobs import Blobs, Unfinished
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Engine, Executable, Row, Table
     from sqlalchemy.exc import SQLAlchemyError
 
-Value = TypeVar("Value")
-
 FILE = "store.db"  # In the state directory. SQLite adds two files while the database is in use.
 BLOBS = "blobs"  # The directory of contents; that of a database `NAME` is `NAME-blobs`.
 
@@ -38,6 +37,9 @@ VERSION = 2  # The number of the last of `schema.MIGRATIONS`.
 NOW = "bridge_now"  # The key of a connection's facts: when its transaction began, by the server.
 BATCH = 500  # Contents that one transaction removes, so that other writers wait for no more.
 
+
+# By address, for each event loop.
+_limiters = RunVar[dict[str, anyio.CapacityLimiter]]("limiters")
 
 T = TypeVar("T")
 
@@ -61,7 +63,7 @@ class Store:
     """One database, which several bridges and stores may use at once."""
 
     shared = False  # Whether it is a server's, which has no `state`.
-    limiter: anyio.CapacityLimiter | None = None  # The threads that may wait for it.
+    pool = 0  # The most connections to a server.
 
     def __init__(self, directory: Path, name: str = FILE) -> None:
         self.directory = directory
@@ -99,19 +101,17 @@ class Store:
             yield Transaction(connection)
 
     @contextmanager
-    def writing_blob(
-        self, unfinished: Unfinished, digest: str, *, durable: bool = False
-    ) -> Iterator[Transaction]:
+    def writing_blob(self, unfinished: Unfinished, digest: str) -> Iterator[Transaction]:
         """Open a write transaction for rows that refer to a content; publish it at the end."""
         try:
             self.blobs.prepare(unfinished, digest)
-            with self.writing(durable=durable) as transaction:
+            with self.writing() as transaction:
                 yield transaction
-                self.blobs.publish(transaction.connection, unfinished, digest, durable=durable)
+                self.blobs.publish(transaction.connection, unfinished, digest)
         except BaseException as error:
             # The content may be published although the rows are rolled back. A server has it since
-            # `prepare`, before the caller checked the quota.
-            if self.shared or isinstance(error, OSError):
+            # `prepare`, and gets no second request after it has failed.
+            if isinstance(error, OSError) != self.shared:
                 with suppress(OSError):
                     self.drop([digest])
             raise
@@ -149,9 +149,18 @@ class Store:
                 return ()
             return transaction.connection.execute(statement).all()
 
-    async def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
-        """Return a blocking function's value; threads that wait for a server have a limit."""
-        return await anyio.to_thread.run_sync(function, *arguments, limiter=self.limiter)
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return a blocking function's value.
+
+        No more threads wait for a server than it has connections, so that the threads for other
+        work stay free.
+        """
+        limiter = None
+        if self.shared:
+            limiters = _limiters.get({})
+            _limiters.set(limiters)
+            limiter = limiters.setdefault(self._url, anyio.CapacityLimiter(self.pool))
+        return await anyio.to_thread.run_sync(function, *arguments, limiter=limiter)
 
     def moment(self, now: float) -> ColumnElement[Any]:
         """Return the SQL of the current time, in seconds since the epoch: `now`, or a server's."""

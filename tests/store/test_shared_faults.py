@@ -50,7 +50,7 @@ def test_a_bridge_whose_clock_is_days_ahead_deletes_nothing(
     kept = artifacts(store)
     RunArtifacts(kept, "me", "run").add("a", b"data")
     saved = Checkpoints(store, days=7)
-    saved.write("me", Saved(session_id="s", name="s", run=1, data=b"x"))
+    saved.save("me", Saved(session_id="s", name="s", run=1, data=b"x"))
     with store.writing() as document:
         document.put("plan", "me", "p", b"{}")
     with monkeypatch.context() as clock:
@@ -82,7 +82,7 @@ def test_a_bridge_with_other_limits_warns_and_deletes_nothing(
     assert "removes no artifacts" in caplog.text
     assert "store limits" in caplog.text
     sessions = Checkpoints(store, days=7)
-    sessions.write("me", Saved(session_id="s", name="s", run=1, data=b"x" * 100))
+    sessions.save("me", Saved(session_id="s", name="s", run=1, data=b"x" * 100))
     sessions.tidy()
     assert Checkpoints(store, days=0, total_bytes=10).tidy() == 0
     assert sessions.all("me")
@@ -114,7 +114,7 @@ def test_tables_of_an_earlier_version_are_changed_by_store_migrate_alone(
         pass
     assert "store migrate" in caught.value.remedy
     other.migrate()
-    Checkpoints(other, days=7).write("me", Saved(session_id="s", name="s", run=1, data=b"x"))
+    Checkpoints(other, days=7).save("me", Saved(session_id="s", name="s", run=1, data=b"x"))
     assert Checkpoints(other, days=7).all("me")
 
 
@@ -208,7 +208,7 @@ async def test_a_lock_that_no_writer_gets_is_noticed(
     store: Store, postgresql: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bridge.store.heartbeat.BEAT_SECONDS", 0.05)
-    monkeypatch.setattr("bridge.store.postgresql.LOCK_SECONDS", 1)
+    monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 1.5)
     heart = Heartbeat(store, "a")
     async with background_task(heart.beat):
         await until(lambda: bool(heart._others))
