@@ -15,7 +15,6 @@ from bridge.cli.output import visible, write_err, write_json, write_list, write_
 from bridge.errors import UsageError
 from bridge.sessions.checkpoints import Checkpoints
 from bridge.settings import Settings, store_of
-from bridge.store.heartbeat import ALIVE_SECONDS
 from bridge.store.retention import LIMITS
 from bridge.store.store import VERSION, Store
 from bridge.text import counted
@@ -53,7 +52,7 @@ async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "BRIDGE": lambda each: each["name"],
         "VERSION": lambda each: str(each["version"]),
-        "ALIVE": lambda each: "yes" if each["quietSeconds"] < ALIVE_SECONDS else "no",
+        "ALIVE": lambda each: "yes" if each["quietSeconds"] < 15 else "no",
         "HEARD": lambda each: f"{each['quietSeconds']:,} s ago",
     }
     return write_list(found["bridges"], columns, "No bridge uses it.", as_json=False)
