@@ -141,6 +141,10 @@ class ArtifactWriter:
         if len(self._head) < HEAD:
             self._head += data[: HEAD - len(self._head)]
 
+    async def keep(self) -> Artifact:
+        """Call `finish` in a thread."""
+        return await self._run.store.run(self.finish)
+
     def finish(self) -> Artifact:
         unfinished, run = self._require_open(), self._run
         name = visible(valid_text(self._name[: 2 * MAX_NAME]), keep="")
@@ -225,6 +229,7 @@ class ArtifactStore:
         self._refused: dict[str, tuple[int, tuple[int, int], float]] = {}
         self._changing = threading.Lock()
         self.blobs = self._store.blobs
+        self.run = self._store.run  # For what blocks.
 
     @property
     def root(self) -> Path | str:
@@ -391,7 +396,7 @@ class ArtifactStore:
         while True:
             try:
                 due = await anyio.to_thread.run_sync(self._is_due)
-                removed = await self._store.run(self.tidy) if due else 0
+                removed = await self.run(self.tidy) if due else 0
             except ArtifactStoreError as error:
                 logger.warning("artifacts cannot be tidied: %s", error)
             else:

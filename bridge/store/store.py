@@ -149,8 +149,8 @@ class Store:
                 return ()
             return transaction.connection.execute(statement).all()
 
-    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return a blocking function's value.
+    async def run(self, function: Callable[..., T], *arguments: Any, abandon: bool = False) -> T:
+        """Return a blocking function's value; `abandon` leaves it alone on cancellation.
 
         No more threads wait for a server than it has connections, so that the threads for other
         work stay free.
@@ -160,7 +160,9 @@ class Store:
             limiters = _limiters.get({})
             _limiters.set(limiters)
             limiter = limiters.setdefault(self._url, anyio.CapacityLimiter(self.pool))
-        return await anyio.to_thread.run_sync(function, *arguments, limiter=limiter)
+        return await anyio.to_thread.run_sync(
+            function, *arguments, abandon_on_cancel=abandon, limiter=limiter
+        )
 
     def moment(self, now: float) -> ColumnElement[Any]:
         """Return the SQL of the current time, in seconds since the epoch: `now`, or a server's."""

@@ -142,6 +142,32 @@ async def test_no_state_that_was_reported_kept_is_gone(
         assert {0, 2, 5} <= kept
 
 
+async def test_while_the_database_is_silent_runs_that_need_none_answer_at_once(
+    settings: Settings, tmp_path: Path, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 40.0)
+    answered: list[int] = []
+    async with pair(replace(settings, runs=100), tmp_path, proxy) as (one, _):
+        await run(one, "1", session="")
+
+        async def wait(number: int) -> None:
+            with suppress(BridgeError):
+                code = f"open('out/{number}', 'w').write('x')" if number % 2 else "1"
+                await run(one, code, session="" if number % 2 else f"s{number}")
+            answered.append(number)
+
+        async with anyio.create_task_group() as tasks:
+            proxy.fault = "hang"
+            for number in range(96):
+                tasks.start_soon(wait, number)
+            await until(lambda: one.queue.taken > 44)
+            with anyio.fail_after(20):
+                for _ in range(3):
+                    assert await value(one, "1", session="") == 1
+            assert not answered
+            proxy.fault = "refuse"
+
+
 async def test_a_run_in_a_session_costs_few_statements(
     settings: Settings, tmp_path: Path, postgresql: Server
 ) -> None:

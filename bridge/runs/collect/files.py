@@ -9,8 +9,6 @@ from __future__ import annotations
 import codecs
 from dataclasses import dataclass, replace
 
-import anyio.to_thread
-
 from bridge.artifacts import ArtifactWriter, RunArtifacts
 from bridge.errors import ArtifactStoreError
 from bridge.guest.protocol.wire import File
@@ -131,7 +129,7 @@ class FilesOut:
             if not frame.more:
                 file.flush()
                 # It waits for the disk and for other bridges.
-                kept = await anyio.to_thread.run_sync(file.writer.finish)
+                kept = await file.writer.keep()
                 at_top = frame.name.startswith(TOP)
                 self._kept.append(replace(kept, path=("" if at_top else f"{OUT}/") + kept.name))
                 self._drop_open()

@@ -191,7 +191,8 @@ class ShownItems:
             return
         # Reading it and writing it to the disk takes up to a second.
         read = self._picture if frame.data or frame.small else self._text
-        taken = await anyio.to_thread.run_sync(read, frame)
+        in_thread = self._artifacts.store.run if self._artifacts else anyio.to_thread.run_sync
+        taken = await in_thread(read, frame)
         item = taken.item
         if item is not None and item.data:
             self._pictures += 1
