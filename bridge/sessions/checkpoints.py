@@ -30,10 +30,11 @@ from bridge.guest.protocol.wire import State
 from bridge.model import Json, Loss, owner_digest
 from bridge.store import Store
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove, may_remove
+from bridge.store.store import select, table
 from bridge.text import counted, valid_text, visible
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Row, Table
+    from sqlalchemy import ColumnElement, Row
 
 logger = logging.getLogger(__name__)
 
@@ -165,10 +166,9 @@ class Checkpoints:
 
     def load(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
         """Return a session with its data, or why that is unusable; (None, "") if there is none."""
-        table = _sessions()
-        ours = _has_key(*session_key(owner, session_id)) & self._is_fresh(table)
+        ours = _has_key(*session_key(owner, session_id)) & self._is_fresh()
         try:
-            rows = self._store.query(table.select().where(ours))
+            rows = self._store.query(table("sessions").select().where(ours))
         except OSError as error:
             return None, f"its checkpoint cannot be read: {error.strerror or error}"
         if not rows:
@@ -214,72 +214,65 @@ class Checkpoints:
         if self._claims is not None:
             self._claims.save(key, row, release=release)
             return
-        new = self._store.upsert(_sessions()).values(owner=key[0], id=key[1], **row)
+        new = self._store.upsert(table("sessions")).values(owner=key[0], id=key[1], **row)
         changed = new.on_conflict_do_update(index_elements=["owner", "id"], set_=row)
         self._store.execute(changed, durable=True)
 
     def all(self, owner: str | None) -> tuple[Saved, ...]:
         """Return an owner's sessions without data, or all owners'; the last saved first."""
-        table = _sessions()
-        columns = (table.c.name, table.c.saved, table.c.size, table.c.facts)
-        chosen = table.select().with_only_columns(*columns).where(self._is_fresh(table))
+        sessions = table("sessions")
+        chosen = select("sessions", *_PARSED).where(self._is_fresh())
         if owner is not None:
-            chosen = chosen.where(table.c.owner == owner_digest(owner)).limit(MAX_OF_OWNER)
-        parsed = map(_parse_row, self._store.query(chosen.order_by(table.c.saved.desc())))
+            chosen = chosen.where(sessions.c.owner == owner_digest(owner)).limit(MAX_OF_OWNER)
+        parsed = map(_parse_row, self._store.query(chosen.order_by(sessions.c.saved.desc())))
         return tuple(each for each in parsed if each is not None)
 
     def remove(self, owner: str, session_id: str) -> bool:
         """Remove a session; return whether it existed."""
-        table, ours = _sessions(), _has_key(*session_key(owner, session_id))
-        if not self._store.query(table.select().with_only_columns(table.c.size).where(ours)):
+        ours = _has_key(*session_key(owner, session_id))
+        if not self._store.query(select("sessions", "size").where(ours)):
             return False
-        self._store.execute(table.delete().where(ours), durable=True)
+        self._store.execute(table("sessions").delete().where(ours), durable=True)
         return True
 
     def tidy(self) -> int:
         """Remove expired and excess sessions, unless a bridge runs something in them."""
         self._tidied, self._written = self._now(), 0
-        table = _sessions()
+        sessions = table("sessions")
         with self._store.writing() as kept:
-            assert kept.connection is not None
             if not may_remove(kept, "sessions", self.limits):
                 return 0
             moment = kept.now() if kept.is_shared else self._now()
-            columns = (table.c.owner, table.c.id, table.c.saved, table.c.digest, table.c.size)
-            idle = (table.c.process.is_(None)) | (table.c.process == "")
-            free = idle | (table.c.renewed < moment - LEASE_SECONDS)
-            rows = kept.connection.execute(table.select().with_only_columns(*columns).where(free))
+            idle = (sessions.c.process.is_(None)) | (sessions.c.process == "")
+            free = idle | (sessions.c.renewed < moment - LEASE_SECONDS)
+            # Two sessions with one state have two rows of it, so an item's content is its id.
+            chosen = select("sessions", "owner", "id", "saved", "id", "size").where(free)
+            items = list(map(StoredItem._make, kept.execute(chosen)))
             bounds = RetentionLimits(
                 total_bytes=self._total_bytes,
                 oldest=moment - self._seconds,
                 entries=10_000,
                 owner_entries=MAX_OF_OWNER,
             )
-            # Two sessions with one state have two rows of it.
-            items = [StoredItem(*row)._replace(digest=row.owner + row.id) for row in rows]
             surplus = items_to_remove(items, bounds) or []
             for one in surplus:
-                gone = table.delete().where(_has_key(one.owner, one.id), free)
-                kept.connection.execute(gone)
+                kept.execute(sessions.delete().where(_has_key(one.owner, one.id), free))
         if surplus and self._store.shared:
             logger.warning("removed %s", counted(len(surplus), "saved session"))
         return len(surplus)
 
-    def _is_fresh(self, table: Table) -> ColumnElement[bool]:
+    def _is_fresh(self) -> ColumnElement[bool]:
         """Return the SQL condition for sessions that were saved and have not expired."""
-        oldest = self._store.moment(self._now()) - self._seconds
-        return (table.c.saved >= oldest) & (table.c.digest != "")
-
-
-def _sessions() -> Table:
-    from bridge.store.schema import sessions
-
-    return sessions
+        columns, now = table("sessions").c, self._store.moment(self._now())
+        return (columns.saved >= now - self._seconds) & (columns.digest != "")
 
 
 def _has_key(owner: str, which: str) -> ColumnElement[bool]:
-    table = _sessions()
-    return (table.c.owner == owner) & (table.c.id == which)
+    columns = table("sessions").c
+    return (columns.owner == owner) & (columns.id == which)
+
+
+_PARSED = ("name", "saved", "size", "facts")
 
 
 def _parse_row(row: Row[Any], data: bytes = b"") -> Saved | None:
@@ -380,17 +373,17 @@ class Claims:
 
     def save(self, key: SessionKey, row: Mapping[str, Any], *, release: bool) -> None:
         """Save a claimed session; raise OSError if another bridge has it."""
-        table = _sessions()
+        sessions = table("sessions")
         # The answer to an earlier attempt may have been lost, which released the claim.
-        done = (table.c.facts == row["facts"]) & (table.c.digest == row["digest"])
-        ours = (table.c.process == self._process) | (done & (table.c.process == ""))
+        done = (sessions.c.facts == row["facts"]) & (sessions.c.digest == row["digest"])
+        ours = (sessions.c.process == self._process) | (done & (sessions.c.process == ""))
         process = {"process": "" if release else self._process}
-        changed = table.update().where(_has_key(*key), ours).values(**row, **process)
-        kept = table.select().with_only_columns(table.c.id).where(_has_key(*key), done)
+        changed = sessions.update().where(_has_key(*key), ours).values(**row, **process)
+        kept = select("sessions", "id").where(_has_key(*key), done)
         claim = self._held.pop(key, None)
         saved: bool | None = None
         try:
-            saved = bool(self._store.execute(changed.returning(table.c.id), durable=True))
+            saved = bool(self._store.execute(changed.returning(sessions.c.id), durable=True))
             saved = saved or bool(self._store.query(kept))
         finally:
             # Without an answer the claim may still be this bridge's.
@@ -401,25 +394,24 @@ class Claims:
 
     def holder(self, key: SessionKey) -> str:
         """Return the name of the bridge that claimed a session last; "" if none did."""
-        table = _sessions()
-        chosen = table.select().with_only_columns(table.c.bridge).where(_has_key(*key))
-        return next((row.bridge or "" for row in self._store.query(chosen)), "")
+        rows = self._store.query(select("sessions", "bridge").where(_has_key(*key)))
+        return next((row.bridge or "" for row in rows), "")
 
     def _try(self, key: SessionKey) -> Row[Any] | None:
         """Claim a session and return its row; None if another bridge has it."""
         from sqlalchemy import case, func
 
-        table, now = _sessions(), self._store.moment(time())
+        sessions, now = table("sessions"), self._store.moment(time())
         mine = {"bridge": self._bridge, "process": self._process, "renewed": now}
         empty = {"name": "", "saved": now, "size": 0, "digest": "", "facts": "", "gone": ""}
-        unclaimed = func.coalesce(table.c.process, "").in_(("", self._process))
-        new = self._store.upsert(table).values(owner=key[0], id=key[1], **empty, **mine)
+        unclaimed = func.coalesce(sessions.c.process, "").in_(("", self._process))
+        new = self._store.upsert(sessions).values(owner=key[0], id=key[1], **empty, **mine)
         claimed = new.on_conflict_do_update(
             index_elements=["owner", "id"],
-            set_={**mine, "gone": case((unclaimed, ""), else_=table.c.bridge)},
-            where=unclaimed | (table.c.renewed < now - LEASE_SECONDS),
+            set_={**mine, "gone": case((unclaimed, ""), else_=sessions.c.bridge)},
+            where=unclaimed | (sessions.c.renewed < now - LEASE_SECONDS),
         )
-        columns = (table.c.name, table.c.saved, table.c.size, table.c.facts, table.c.gone)
+        columns = (sessions.c[name] for name in (*_PARSED, "gone"))
         rows = self._store.execute(claimed.returning(*columns))
         if not rows:
             return None
@@ -439,19 +431,21 @@ class Claims:
                     self._unreleased.discard(key)
 
     def _release(self, key: SessionKey) -> None:
-        table = _sessions()
-        ours = (_has_key(*key), table.c.process == self._process)
-        self._store.execute(table.update().where(*ours, table.c.digest != "").values(process=""))
-        self._store.execute(table.delete().where(*ours, table.c.digest == ""))
+        sessions = table("sessions")
+        ours = (_has_key(*key), sessions.c.process == self._process)
+        self._store.execute(
+            sessions.update().where(*ours, sessions.c.digest != "").values(process="")
+        )
+        self._store.execute(sessions.delete().where(*ours, sessions.c.digest == ""))
 
     def _renew(self) -> list[tuple[SessionKey, str, object]]:
         """Renew the claims; return the lost ones, each with the bridge that has it."""
-        table, held = _sessions(), dict(self._held)
+        sessions, held = table("sessions"), dict(self._held)
         if not held:
             return []
-        renewed = table.update().where(table.c.process == self._process)
+        renewed = sessions.update().where(sessions.c.process == self._process)
         renewed = renewed.values(renewed=self._store.moment(time()))
-        rows = self._store.execute(renewed.returning(table.c.owner, table.c.id))
+        rows = self._store.execute(renewed.returning(sessions.c.owner, sessions.c.id))
         for row in rows:
             held.pop((row.owner, row.id), None)
         return [(key, self.holder(key), claim) for key, claim in held.items()]

@@ -10,7 +10,7 @@ from contextlib import suppress
 import anyio
 
 from bridge.store.database import StoreError
-from bridge.store.store import VERSION, Store
+from bridge.store.store import VERSION, Store, table
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +60,11 @@ class Heartbeat:
         self.problems, self.silence = problems, silence
 
     def _remove(self) -> None:
-        from bridge.store.schema import bridges
-
+        bridges = table("bridges")
         self._store.execute(bridges.delete().where(bridges.c.process == self.process))
 
     def _renew(self) -> dict[str, str]:
-        from bridge.store.schema import bridges
-
+        bridges = table("bridges")
         row = {"renewed": self._store.moment(0), "version": VERSION, "settings": ""}
         keys = {"name": self._name, "process": self.process}
         new = self._store.upsert(bridges).values(**keys, **row)
@@ -75,13 +73,10 @@ class Heartbeat:
         before = time.time()
         # With the lock of all writers, to notice one that no writer gets.
         with self._store.writing() as kept:
-            assert kept.connection is not None
             skew = kept.now() - (before + time.time()) / 2
-            kept.connection.execute(changed)
-            kept.connection.execute(
-                bridges.delete().where(bridges.c.renewed < kept.now() - 86_400.0)
-            )
-            found = {row.process: row.renewed for row in kept.connection.execute(alike)}
+            kept.execute(changed)
+            kept.execute(bridges.delete().where(bridges.c.renewed < kept.now() - 86_400.0))
+            found = {row.process: row.renewed for row in kept.execute(alike)}
         problems: dict[str, str] = {}
         # It would date what all bridges read.
         if abs(skew) > 60.0:

@@ -41,14 +41,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
 from bridge.store.database import ServerUrl, StoreError, too_new
-from bridge.store.schema import (
-    DURABLE,
-    LOCKED,
-    MIGRATES,
-    WRITES,
-    databases,
-    pieces,
-)
+from bridge.store.schema import DURABLE, LOCKED, MIGRATES, WRITES, databases, pieces
 from bridge.store.store import BLOBS, NOW, VERSION, Store
 
 POOL = 8  # The most connections of one bridge; a transaction takes a few milliseconds.

@@ -27,7 +27,7 @@ from bridge.store.database import BUSY_SECONDS, StoreError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
-    from sqlalchemy import ColumnElement, Connection, Engine, Executable, Row, Table
+    from sqlalchemy import ColumnElement, Connection, Engine, Executable, Row, Select, Table
     from sqlalchemy.exc import SQLAlchemyError
 
 FILE = "store.db"  # In the state directory. SQLite adds two files while the database is in use.
@@ -138,16 +138,12 @@ class Store:
     def execute(self, statement: Executable, *, durable: bool = False) -> Sequence[Row[Any]]:
         """Execute one writing statement in a transaction of its own; return its rows."""
         with self.writing(durable=durable) as transaction:
-            assert transaction.connection is not None
-            result = transaction.connection.execute(statement)
-            return result.all() if result.returns_rows else ()
+            return transaction.execute(statement)
 
     def query(self, statement: Executable) -> Sequence[Row[Any]]:
         """Return the rows of one reading statement; none if there is no database."""
         with self.reading() as transaction:
-            if transaction.connection is None:
-                return ()
-            return transaction.connection.execute(statement).all()
+            return transaction.execute(statement)
 
     async def run(self, function: Callable[..., T], *arguments: Any, abandon: bool = False) -> T:
         """Return a blocking function's value; `abandon` leaves it alone on cancellation.
@@ -236,6 +232,13 @@ class Transaction:
         known = None if self.connection is None else self.connection.info.get(NOW)
         return time.time() if known is None else float(known)
 
+    def execute(self, statement: Executable, values: Any = None) -> Sequence[Row[Any]]:
+        """Execute a statement; return its rows, none without a database."""
+        if self.connection is None:
+            return ()
+        result = self.connection.execute(statement, values)
+        return result.all() if result.returns_rows else ()
+
     def get(self, kind: str, owner: str, name: str) -> bytes | None:
         return dict(self.all(kind, owner, [name])).get(name)
 
@@ -243,17 +246,15 @@ class Transaction:
         self, kind: str, owner: str, name: str, data: bytes, *, updated: float | None = None
     ) -> None:
         """Insert or replace a document; `updated` is in seconds since the epoch, or now."""
-        assert self.connection is not None
         self.delete(kind, owner, name)
         row = {"kind": kind, "owner": owner, "name": name, "data": data, "size": len(data)}
         moment = self.now() if updated is None else updated
-        self.connection.execute(_documents().insert().values(updated=moment, **row))
+        self.execute(table("documents").insert().values(updated=moment, **row))
 
     def delete(self, kind: str, owner: str, name: str) -> bool:
-        if self.connection is None:
-            return False
-        removed = _documents().delete().where(*_where(kind, owner, name))
-        return self.connection.execute(removed).rowcount > 0
+        documents = table("documents")
+        removed = documents.delete().where(*_where(kind, owner, name))
+        return bool(self.execute(removed.returning(documents.c.name)))
 
     def listed(self, kind: str, owner: str | None = None) -> list[Document]:
         return [Document._make(row) for row in self._rows(Document._fields, kind, owner)]
@@ -274,23 +275,20 @@ class Transaction:
     ) -> Sequence[Row[Any]]:
         if self.connection is None:
             return ()
-        table = _documents()
-        chosen = table.select().with_only_columns(*(table.c[each] for each in columns))
-        ordered = chosen.order_by(table.c.updated.desc(), table.c.name)
+        documents = table("documents")
+        ordered = select("documents", *columns)
+        ordered = ordered.order_by(documents.c.updated.desc(), documents.c.name)
         if names is not None:
-            ordered = ordered.where(table.c.name.in_(names))
-        return self.connection.execute(ordered.where(*_where(kind, owner))).all()
+            ordered = ordered.where(documents.c.name.in_(names))
+        return self.execute(ordered.where(*_where(kind, owner)))
 
     def used(self, digests: Iterable[str] | None = None) -> set[str]:
         if self.connection is None:
             return set()
-        from bridge.store.schema import artifacts
-
-        column = artifacts.c.digest
-        chosen = artifacts.select().with_only_columns(column).distinct()
+        chosen = select("artifacts", "digest").distinct()
         if digests is not None:
-            chosen = chosen.where(column.in_(list(digests)))
-        return {row.digest for row in self.connection.execute(chosen)}
+            chosen = chosen.where(table("artifacts").c.digest.in_(list(digests)))
+        return {row.digest for row in self.execute(chosen)}
 
     def prune(
         self,
@@ -315,14 +313,21 @@ class Transaction:
 
 def _where(kind: str, owner: str | None, name: str | None = None) -> list[ColumnElement[bool]]:
     given = {"kind": kind, "owner": owner, "name": name}
-    columns = _documents().c
+    columns = table("documents").c
     return [columns[key] == value for key, value in given.items() if value is not None]
 
 
-def _documents() -> Table:
-    from bridge.store.schema import documents
+def table(name: str) -> Table:
+    """Return a table of the schema; the first use imports SQLAlchemy."""
+    from bridge.store.schema import metadata
 
-    return documents
+    return metadata.tables[name]
+
+
+def select(name: str, *columns: str) -> Select[Any]:
+    """Return a query of some columns of a table."""
+    chosen = table(name)
+    return chosen.select().with_only_columns(*(chosen.c[each] for each in columns))
 
 
 def _exists(file: Path) -> bool:
