@@ -90,18 +90,18 @@ class Turn:
 
     def with_losses(self, result: RunResult) -> RunResult:
         """Return a result that says what was not saved after the run."""
-        if self.unsaved and result.session is not None:
-            note = " ".join(filter(None, (result.session.note, self.unsaved)))
-            return replace(result, session=replace(result.session, state="unsaved", note=note))
+        note, session = self.unsaved, result.session
         large = [f"{loss.name} ({loss.why})" for loss in self.lost if "bytes" in loss.why]
-        if not large or result.session is None:
+        if large:
+            note = (
+                f"Held in memory only, and lost once the session is idle: {', '.join(large[:8])}. "
+                "Keep it as a compressed file in out/; the user can raise MCP_BRIDGE_SESSION_BYTES."
+            )
+        if not note or session is None:
             return result
-        note = (
-            f"Held in memory only, and lost once the session is idle: {', '.join(large[:8])}. "
-            "Keep it as a compressed file in out/; the user can raise MCP_BRIDGE_SESSION_BYTES."
-        )
-        notes = " ".join(filter(None, (result.session.note, note)))
-        return replace(result, session=replace(result.session, note=notes))
+        note = " ".join(filter(None, (session.note, note)))
+        state = "unsaved" if self.unsaved else session.state
+        return replace(result, session=replace(session, state=state, note=note))
 
 
 @dataclass(eq=False, kw_only=True)

@@ -50,7 +50,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "LEASE_SECONDS", 0.8)
 
 
-def _claimed(settings: Settings) -> bool:
+def _has_claim(settings: Settings) -> bool:
     claimed = sessions.select().where(sessions.c.process != "")
     return bool(store_of(settings).query(claimed))
 
@@ -66,7 +66,7 @@ async def test_a_session_between_runs_continues_wherever_its_next_run_arrives(
             assert seen == list(range(number + 1))
         # What a bridge has of it is out of date only where another went on.
         assert await value(both[0], "len(seen)", session=session) == 7
-        await until(lambda: not _claimed(settings))
+        await until(lambda: not _has_claim(settings))
 
 
 async def test_a_session_in_use_is_refused_elsewhere_by_the_name_of_the_replica(
@@ -124,7 +124,7 @@ async def test_a_session_whose_state_cannot_be_saved_stays_where_it_is(
             with raises_code("elsewhere", match="could not be saved and is there alone"):
                 await run(other, "x", session=session)
         assert await value(one, "x", session=session) == 2
-        await until(lambda: not _claimed(settings))
+        await until(lambda: not _has_claim(settings))
         assert await value(other, "x", session=session) == 2
 
 
@@ -134,14 +134,14 @@ async def test_a_dead_replicas_session_is_taken_over_and_the_result_says_so(
     monkeypatch.setattr(checkpoints, "LEASE_SECONDS", 0.3)
     async with reopened(settings, FakeBackend(), replica="b") as engine:
         session = told(await run(engine, "x = 1")).session_id
-        await until(lambda: not _claimed(settings))
+        await until(lambda: not _has_claim(settings))
         store = store_of(settings)
         dead = Claims(store, "a")
         _, gone = await dead.claim(OWNER, session)
         assert gone == ""
         result = await run(engine, "x", session=session)
         assert result.result == 1
-        await until(lambda: not _claimed(settings))
+        await until(lambda: not _has_claim(settings))
         taken = Checkpoints(store, days=7, claims=dead)
         problem = taken.save(OWNER, Saved(session_id=session, name="work", run=9))
         assert "taken the session over" in problem
@@ -325,7 +325,7 @@ async def test_a_run_that_is_refused_in_an_open_session_leaves_no_claim(
             broken.setattr(Session, "_resolved_packages", refuse)
             with pytest.raises(BridgeError, match="no such package"):
                 await run(one, "x", session=session, packages=("nothing",))
-        await until(lambda: not _claimed(settings))
+        await until(lambda: not _has_claim(settings))
         assert await value(other, "x", session=session) == 1
 
 
@@ -343,4 +343,4 @@ async def test_a_run_that_arrives_while_the_bridge_ends_leaves_no_claim(
         monkeypatch.setattr(Claims, "claim", end_meanwhile)
         with raises_code("session_limit", match="is ending"):
             await run(engine, "x = 1")
-    assert not _claimed(settings)
+    assert not _has_claim(settings)

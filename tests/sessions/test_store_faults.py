@@ -74,12 +74,12 @@ async def test_a_run_ends_once_its_bridge_learns_that_another_one_has_the_sessio
     async with pair(settings, tmp_path, proxy) as (one, other):
         session = told(await run(one, "x = ['first']")).session_id
 
-        async def overtaken() -> None:
+        async def run_here() -> None:
             code = "x.append('a')\n" + waits_for(never, said=begun)
             results.append(await run(one, code, session=session, timeout=50))
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(overtaken)
+            tasks.start_soon(run_here)
             await until_exists(begun)
             proxy.fault = fault
             taken = await run(other, "x.append('b'); x", session=session)
@@ -100,12 +100,12 @@ async def test_a_save_that_failed_is_reported_and_made_as_soon_as_the_database_a
     async with pair(settings, tmp_path, proxy) as (one, other):
         session = told(await run(one, "x = 1")).session_id
 
-        async def unsaved() -> None:
+        async def run_here() -> None:
             code = waits_for(go, said=begun) + "x = 2"
             results.append(await run(one, code, session=session))
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(unsaved)
+            tasks.start_soon(run_here)
             await until_exists(begun)
             proxy.fault = "refuse"
             go.touch()
