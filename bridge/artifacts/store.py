@@ -29,10 +29,11 @@ from bridge.settings import Settings, store_of
 from bridge.store import Store, StoreError, Transaction
 from bridge.store.blobs import Unfinished
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove, may_remove
+from bridge.store.store import select, table
 from bridge.text import counted, valid_text, visible
 
 if TYPE_CHECKING:
-    from sqlalchemy import Row, Table
+    from sqlalchemy import Row
 
 
 logger = logging.getLogger(__name__)
@@ -141,6 +142,10 @@ class ArtifactWriter:
         if len(self._head) < HEAD:
             self._head += data[: HEAD - len(self._head)]
 
+    async def keep(self) -> Artifact:
+        """Call `finish` in a thread."""
+        return await self._run.store.run(self.finish)
+
     def finish(self) -> Artifact:
         unfinished, run = self._require_open(), self._run
         name = visible(valid_text(self._name[: 2 * MAX_NAME]), keep="")
@@ -225,6 +230,7 @@ class ArtifactStore:
         self._refused: dict[str, tuple[int, tuple[int, int], float]] = {}
         self._changing = threading.Lock()
         self.blobs = self._store.blobs
+        self.run = self._store.run  # For what blocks.
 
     @property
     def root(self) -> Path | str:
@@ -308,22 +314,23 @@ class ArtifactStore:
     ) -> Sequence[Row[Any]]:
         if kept.connection is None or (run_id and not _RUN.fullmatch(run_id)):
             return ()
-        table = _artifacts()
-        query = table.select().order_by(table.c.created.desc(), table.c.id.desc()).limit(most)
+        columns = table("artifacts").c
+        query = table("artifacts").select().limit(most)
+        query = query.order_by(columns.created.desc(), columns.id.desc())
         if not expired:
-            query = query.where(table.c.created > self._oldest(kept))
+            query = query.where(columns.created > self._oldest(kept))
         if owner is not None:
-            query = query.where(table.c.owner == owner_digest(owner))
+            query = query.where(columns.owner == owner_digest(owner))
         if run_id:
-            query = query.where(table.c.run_id == run_id)
+            query = query.where(columns.run_id == run_id)
         if uri is not None:
-            query = query.where(_uri_condition(table, uri))
+            query = query.where(_uri_condition(uri))
         if after:
             moment, _, last = after.partition(".")
             created = int(moment, 16)
-            older = table.c.created < created
-            query = query.where(older | ((table.c.created == created) & (table.c.id < last)))
-        return kept.connection.execute(query).all()
+            older = columns.created < created
+            query = query.where(older | ((columns.created == created) & (columns.id < last)))
+        return kept.execute(query)
 
     def _artifact(self, row: Row[Any] | SimpleNamespace) -> Artifact:
         provenance = None
@@ -391,7 +398,7 @@ class ArtifactStore:
         while True:
             try:
                 due = await anyio.to_thread.run_sync(self._is_due)
-                removed = await self._store.run(self.tidy) if due else 0
+                removed = await self.run(self.tidy) if due else 0
             except ArtifactStoreError as error:
                 logger.warning("artifacts cannot be tidied: %s", error)
             else:
@@ -422,7 +429,6 @@ class ArtifactStore:
             return artifact
 
     def _insert(self, kept: Transaction, owner: str, label: Artifact) -> Artifact:
-        assert kept.connection is not None
         now = int(self._time(kept) * 1000)
         # Dates keep the order of artifacts of one millisecond: they run up to a second ahead. A
         # clock that was set back by more counts.
@@ -431,7 +437,7 @@ class ArtifactStore:
         # An id that no one can guess.
         own = {"id": secrets.token_hex(10), "owner": owner, "created": self._last}
         values = {name: getattr(label, name) for name in _LABEL} | own | {"provenance": provenance}
-        kept.connection.execute(_artifacts().insert(), values)
+        kept.execute(table("artifacts").insert(), values)
         return self._artifact(SimpleNamespace(**values))
 
     def _make_room(self, kept: Transaction, coming: StoredItem) -> list[StoredItem]:
@@ -497,48 +503,38 @@ def store_for(settings: Settings) -> ArtifactStore:
     )
 
 
-def _artifacts() -> Table:
-    from bridge.store.schema import artifacts
-
-    return artifacts
-
-
-def _uri_condition(table: Table, uri: str) -> Any:
+def _uri_condition(uri: str) -> Any:
     """Return the SQL condition for a URI, or for the beginning of an id or digest."""
     from sqlalchemy import false
 
+    columns = table("artifacts").c
     if artifact := _ARTIFACT_URI.fullmatch(uri):
-        return table.c.id == artifact[1]
+        return columns.id == artifact[1]
     if stream := _STREAM_URI.fullmatch(uri):
-        return (table.c.run_id == stream[1]) & (table.c.kind == stream[2])
+        return (columns.run_id == stream[1]) & (columns.kind == stream[2])
     if _BEGINNING.fullmatch(uri):
-        return table.c.id.startswith(uri) | table.c.digest.startswith(uri)
+        return columns.id.startswith(uri) | columns.digest.startswith(uri)
     return false()
 
 
 def _held(kept: Transaction) -> list[StoredItem]:
-    assert kept.connection is not None
-    table = _artifacts()
-    columns = (table.c.owner, table.c.id, table.c.created, table.c.digest, table.c.size)
-    rows = kept.connection.execute(table.select().with_only_columns(*columns))
-    return [StoredItem(*row) for row in rows]
+    return list(map(StoredItem._make, kept.execute(select("artifacts", *StoredItem._fields))))
 
 
 def _totals(kept: Transaction, digest: str = "") -> tuple[int, int, int]:
     """Return the bytes of all contents, the entries, and the entries with the digest."""
     from sqlalchemy import text
 
-    assert kept.connection is not None
-    totals = kept.connection.execute(text(_TOTALS), {"digest": digest}).one()
+    totals: Any = kept.execute(text(_TOTALS), {"digest": digest})[0]
     return int(totals[0] or 0), int(totals[1]), int(totals[2])
 
 
 def _delete(kept: Transaction, items: Sequence[StoredItem | Row[Any]]) -> None:
     from sqlalchemy import text
 
-    if kept.connection is not None and items:
+    if items:
         gone = [{"own": item.id} for item in items]
-        kept.connection.execute(text("DELETE FROM artifacts WHERE id = :own"), gone)
+        kept.execute(text("DELETE FROM artifacts WHERE id = :own"), gone)
 
 
 def _unknown(uri: str) -> UnknownError:

@@ -7,62 +7,48 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import anyio.to_thread
-
 from bridge.artifacts import store_for
 from bridge.cli.options import AsJson, flag
 from bridge.cli.output import visible, write_err, write_json, write_list, write_out
 from bridge.errors import UsageError
 from bridge.sessions.checkpoints import Checkpoints
 from bridge.settings import Settings, store_of
-from bridge.store.heartbeat import ALIVE_SECONDS
 from bridge.store.retention import LIMITS
-from bridge.store.store import VERSION, Store
+from bridge.store.store import VERSION, Store, table
 from bridge.text import counted
 
 
 async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
     """Show the shared store, and the bridges that use it."""
-    store = _shared(settings)
+    from sqlalchemy import select
 
-    def look() -> dict[str, Any]:
-        from bridge.store.schema import bridges
-
-        before = time.time()
-        with store.reading() as kept:
-            assert kept.connection is not None
-            now = kept.now()
-            known = kept.connection.execute(bridges.select().order_by(bridges.c.renewed.desc()))
-            listed = [
-                {"name": row.name, "version": row.version, "quietSeconds": round(now - row.renewed)}
-                for row in known
-            ]
-        return {
-            "store": str(store.place),
-            "version": VERSION,
-            "clockSeconds": round((before + time.time()) / 2 - now),
-            "bridges": listed,
-        }
-
-    found = await anyio.to_thread.run_sync(look)
+    store, bridges = _store(settings), table("bridges")
+    rows = await store.run(store.query, bridges.select().order_by(bridges.c.renewed.desc()))
+    ((now,),) = await store.run(store.query, select(store.moment(0)))
+    known = [
+        {"name": row.name, "version": row.version, "quietSeconds": round(float(now) - row.renewed)}
+        for row in rows
+    ]
+    skew = round(time.time() - float(now))
     if as_json:
-        write_json(found, indent=2)
+        status = {"store": str(store.place), "version": VERSION, "clockSeconds": skew}
+        write_json({**status, "bridges": known}, indent=2)
         return 0
-    write_out(f"{visible(found['store'])}, tables of version {found['version']}\n")
-    write_out(f"This machine's clock is {found['clockSeconds']:+d} s off the server's.\n\n")
+    write_out(f"{visible(str(store.place))}, tables of version {VERSION}\n")
+    write_out(f"This machine's clock is {skew:+d} s off the server's.\n\n")
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "BRIDGE": lambda each: each["name"],
         "VERSION": lambda each: str(each["version"]),
-        "ALIVE": lambda each: "yes" if each["quietSeconds"] < ALIVE_SECONDS else "no",
+        "ALIVE": lambda each: "yes" if each["quietSeconds"] < 15 else "no",
         "HEARD": lambda each: f"{each['quietSeconds']:,} s ago",
     }
-    return write_list(found["bridges"], columns, "No bridge uses it.", as_json=False)
+    return write_list(known, columns, "No bridge uses it.", as_json=False)
 
 
 async def migrate(settings: Settings) -> int:
     """Bring the shared store's tables to this version. Bridges of earlier versions then end."""
-    store = _shared(settings)
-    await anyio.to_thread.run_sync(store.migrate)
+    store = _store(settings)
+    await store.run(store.migrate)
     write_err(f"The tables of {visible(str(store.place))} are of version {VERSION}.\n")
     return 0
 
@@ -74,7 +60,7 @@ async def limits(
     as_json: AsJson = False,
 ) -> int:
     """Show or set the limits that all bridges of the shared store keep."""
-    store = _shared(settings)
+    store = _store(settings)
     own = {
         "artifacts": store_for(settings).limits,
         "sessions": Checkpoints(store, days=settings.session_days).limits,
@@ -86,7 +72,7 @@ async def limits(
                 kept.put(LIMITS, "", kind, json.dumps(said, sort_keys=True).encode())
             return {kind: json.loads(data) for kind, data in kept.all(LIMITS, "")}
 
-    known = await anyio.to_thread.run_sync(read_or_set)
+    known = await store.run(read_or_set)
     rows = [{"kind": kind, "store": known.get(kind), "bridge": said} for kind, said in own.items()]
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "KIND": lambda each: each["kind"],
@@ -102,9 +88,8 @@ def _limits_text(limits: dict[str, int] | None) -> str:
     return f"{limits['bytes']:,} bytes, {counted(limits['days'], 'day')}"
 
 
-def _shared(settings: Settings) -> Store:
-    store = store_of(settings)
-    if not store.shared:
+def _store(settings: Settings) -> Store:
+    if not (store := store_of(settings)).shared:
         message = "This bridge shares no store: MCP_BRIDGE_STORE names no database server."
         raise UsageError(message, remedy="Bridges of one machine need none of this.")
     return store

@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, NamedTuple
 
-import anyio.to_thread
-
 from bridge.model import Json, Tool, short_digest
 from bridge.store import Store, adapter
 
@@ -261,7 +259,7 @@ class Pins:
             return
         state = self._kept.state()
         if state != self._state or self._kept.shared:
-            self._stored, self._damage = await anyio.to_thread.run_sync(_read, self._kept)
+            self._stored, self._damage = await self._kept.run(_read, self._kept)
             self._state = state
 
     def _refresh_now(self) -> None:
@@ -276,7 +274,7 @@ class Pins:
         assert self._kept is not None
         news = dict(self._unstored)
         servers = {name: dict(found) for name, found in self._unstored_servers.items()}
-        stored = await anyio.to_thread.run_sync(_add, self._kept, news, servers)
+        stored = await self._kept.run(_add, self._kept, news, servers)
         if stored is None:
             return
         self._stored = stored

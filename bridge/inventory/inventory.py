@@ -87,6 +87,7 @@ class ToolCache:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.run = store.run
 
     def load(self, spec: ServerSpec) -> Listing | None:
         return self.load_all([spec]).get(spec.name)

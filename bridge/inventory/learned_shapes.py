@@ -328,7 +328,7 @@ class LearnedShapes:
             if not news:
                 return
             add = partial(add_shapes, self._store, news)
-            if not await anyio.to_thread.run_sync(add, abandon_on_cancel=True):
+            if not await self._store.run(add, abandon=True):
                 for spec, records in news:
                     self._put_back(spec, records)
 

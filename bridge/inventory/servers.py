@@ -231,7 +231,7 @@ class Lister:
         if is_stored and 0 <= now - self._saved.get(spec.name, 0.0) < 3600.0:
             return
         self._saved[spec.name] = now
-        await anyio.to_thread.run_sync(partial(self.cache.save, spec, listing))
+        await self.cache.run(self.cache.save, spec, listing)
 
     def use(self, names: Iterable[str]) -> None:
         """Mark servers as used by runs, so that they are not stopped after listing."""
@@ -291,7 +291,7 @@ class Lister:
                 idle = self._is_idle(name)
                 spec = self._pool.spec(name)
                 # Another bridge may have asked, and this one may ask meanwhile.
-                listing = await anyio.to_thread.run_sync(self.cache.load, spec)
+                listing = await self.cache.run(self.cache.load, spec)
                 before = self.listings.get(name)
                 newer = listing and (before is None or listing.listed_at > before.listed_at)
                 if listing and newer and self._specs.get(name) == spec:
@@ -407,7 +407,7 @@ class Servers:
         return True
 
     async def _reconfigure(self, stamp: object) -> None:
-        self.discovery, listings, shapes = await anyio.to_thread.run_sync(self._read)
+        self.discovery, listings, shapes = await self._lister.cache.run(self._read)
         self._stamp = stamp
         self.secrets.configure(self.discovery.servers)
         if self._shapes is not None:

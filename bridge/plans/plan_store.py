@@ -98,7 +98,7 @@ class Plans:
             self._add(made)
             return made.plan
         try:
-            await store.run(_put, store, made, lambda kept: kept.now() + PLAN_SECONDS)
+            await store.run(_put, store, made)
         except (OSError, ValueError, RecursionError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
             return _withdrawn(made.plan, f"it could not be kept ({why})")
@@ -138,7 +138,7 @@ class Plans:
 
     async def give_back(self, kept: StoredPlan) -> None:
         if store := self._store_of(kept.plan_id, kept.owner):
-            await _settle(store, partial(_put, store, kept, lambda _: kept.until))
+            await _settle(store, partial(_put, store, kept, kept.until))
         else:
             self._gone.pop(kept.plan_id, None)
             self._add(kept)
@@ -209,13 +209,14 @@ _KIND = "plan"
 _ENDS = "plan-end"
 
 
-def _put(store: Store, made: StoredPlan, until: Callable[[Transaction], float]) -> None:
+def _put(store: Store, made: StoredPlan, until: float | None = None) -> None:
     # pydantic cannot write lone surrogates, and writes infinity as null.
     facts = adapter(StoredPlan).dump_python(made, exclude={"owner", "until"})
     data, whose = json.dumps(facts, default=sorted).encode("ascii"), owner_digest(made.owner)
     with store.writing(durable=True) as kept:
         kept.delete(_ENDS, whose, made.plan_id)
-        kept.put(_KIND, whose, made.plan_id, data, updated=until(kept) - PLAN_SECONDS)
+        updated = None if until is None else until - PLAN_SECONDS
+        kept.put(_KIND, whose, made.plan_id, data, updated=updated)
         kept.prune(_KIND, owner=whose, most=MAX_PLANS, most_bytes=MAX_OWN_CHARACTERS)
         oldest = kept.now() - PLAN_SECONDS
         kept.prune(_KIND, most=MAX_ALL_PLANS, most_bytes=MAX_ALL_CHARACTERS, oldest=oldest)

@@ -435,7 +435,8 @@ class KeptOutputs:
             return artifact, wanted.decode("utf-8", "replace")
 
         try:
-            artifact, found = await anyio.to_thread.run_sync(work, limiter=self._reading)
+            async with self._reading:
+                artifact, found = await self._store.run(work)
         except UnknownError:
             raise await self._unknown(run_id, stream) from None
         await self._tracker.add(artifact.uri, artifact.provenance)
@@ -460,7 +461,7 @@ class KeptOutputs:
     async def _unknown(self, run_id: str, stream: str) -> CallFailedError:
         """Return the error for a missing output, which lists the outputs that are kept."""
         try:
-            listed = await anyio.to_thread.run_sync(self._store.find_all, self._owner)
+            listed = await self._store.run(self._store.find_all, self._owner)
         except BridgeError:
             listed = ()
         kept = [one for one in listed if one.kind in STREAMS]

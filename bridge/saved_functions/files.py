@@ -363,29 +363,29 @@ class SkillIndex:
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         tools, only_if = self.tools_of(code), "" if before is None else before.digest
         save = partial(self.files.save, code.name, code.source, description, tools, now, provenance)
-        text, changed = await in_thread(partial(save, only_if=only_if))
+        text, changed = await self._store.run(partial(save, only_if=only_if))
         return read_skill(code.name, text), changed
 
     async def approve(self, skill: Skill) -> bool:
-        return await in_thread(self.files.approve, skill.name, skill.digest)
+        return await self._store.run(self.files.approve, skill.name, skill.digest)
 
     async def approvals(self) -> set[tuple[str, str]]:
-        return await in_thread(self.files.approvals)
+        return await self._store.run(self.files.approvals)
 
     async def remove(self, name: str) -> bool:
-        return await in_thread(partial(self.files.remove, name, versions=True))
+        return await self._store.run(partial(self.files.remove, name, versions=True))
 
     async def delete(self, skill: Skill, provenance: Provenance | None) -> bool:
         """Remove a skill if it is unchanged; its text stays as a version."""
         remove = partial(self.files.remove, skill.name, provenance, versions=False)
-        return await in_thread(partial(remove, only_if=skill.digest))
+        return await self._store.run(partial(remove, only_if=skill.digest))
 
     async def add_provenance(self, tracker: ProvenanceTracker) -> None:
         """Add the provenance of all runs that saved or removed skills.
 
         Call it before a program learns which skills exist.
         """
-        read = await in_thread(read_by_writers, self._store, SKILLS)
+        read = await self._store.run(read_by_writers, self._store, SKILLS)
         await tracker.add_store("the saved skills", read)
 
     def references(self, code: SkillCode) -> References:

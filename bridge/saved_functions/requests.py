@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import anyio
-from anyio.to_thread import run_sync as in_thread
 
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
@@ -237,7 +236,7 @@ class KeptRequests:
         shown = {"key": key, "value": value, "metadata": metadata}
         try:
             async with self._own.permitted("save_memory", shown, "write"):
-                return await in_thread(put) is not None
+                return await self._memories.run(put) is not None
         except BridgeError:
             # The error shows how much other runs have saved.
             await self._add_writers()
@@ -245,7 +244,7 @@ class KeptRequests:
 
     async def _load_memory(self, params: Mapping[str, Json]) -> Json:
         try:
-            memory = await in_thread(self._memories.get, self._key(params))
+            memory = await self._memories.run(self._memories.get, self._key(params))
         except LibraryError:
             await self._add_writers()
             raise
@@ -258,7 +257,7 @@ class KeptRequests:
         return _memory_fields(memory) | {"value": memory.value, "revision": memory.revision}
 
     async def _list_memories(self, params: Mapping[str, Json]) -> Json:
-        memories = await in_thread(self._memories.all)
+        memories = await self._memories.run(self._memories.all)
         for memory in memories:
             # Keys and metadata come from the run that saved the memory.
             if isinstance(memory, Memory):
@@ -276,10 +275,10 @@ class KeptRequests:
         await self._add_writers()
         delete = partial(self._memories.delete, key, provenance=provenance)
         async with self._own.permitted("delete_memory", {"key": key}, "destructive"):
-            return await in_thread(delete)
+            return await self._memories.run(delete)
 
     async def _add_writers(self) -> None:
-        read = await in_thread(self._memories.read_by_writers)
+        read = await self._memories.run(self._memories.read_by_writers)
         await self._tracker.add_store("the memories", read)
 
     async def _add_provenance(self, memory: Memory) -> None:

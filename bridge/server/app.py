@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
 import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
@@ -362,7 +361,7 @@ class _Handlers:
         )
         data = "\n".join(texts).encode("utf-8", "replace")
         try:
-            await anyio.to_thread.run_sync(artifacts.add, "result", data, "text/plain", "result")
+            await artifacts.store.run(artifacts.add, "result", data, "text/plain", "result")
         except ArtifactStoreError as error:
             logger.warning("the result of a run whose client is gone cannot be kept: %s", error)
 

@@ -145,7 +145,7 @@ class Resources:
             return (), ""
         try:
             page = partial(self._engine.artifacts.page, owner, PAGE, after)
-            return await anyio.to_thread.run_sync(page)
+            return await self._engine.artifacts.run(page)
         except ArtifactStoreError as error:
             # The other resources can still be listed.
             logger.warning("what runs left cannot be listed: %s", error)
@@ -179,7 +179,8 @@ class Resources:
             if uri.startswith((ARTIFACTS_URI, RUNS_URI)):
                 owner = self._owner(context)
                 work = partial(_kept_contents, self._engine.artifacts, owner, uri, redactor)
-                return types.ReadResourceResult(contents=await anyio.to_thread.run_sync(work))
+                contents = await self._engine.artifacts.run(work)
+                return types.ReadResourceResult(contents=contents)
             mime_type, text = await self._read(uri, context)
         except UnknownError:
             # The error must not show that another caller has it.

@@ -17,9 +17,8 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -31,10 +30,11 @@ from bridge.guest.protocol.wire import State
 from bridge.model import Json, Loss, owner_digest
 from bridge.store import Store
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove, may_remove
+from bridge.store.store import select, table
 from bridge.text import counted, valid_text, visible
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Row, Table
+    from sqlalchemy import ColumnElement, Row
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +102,6 @@ def shown_line(text: str, most: int) -> str:
 
 MAX_OF_OWNER = 500  # Sessions: a client can make any number.
 
-_DAY = 24 * 3600.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
@@ -127,7 +125,7 @@ class Saved:
 
 
 class Checkpoints:
-    """The saved states. Methods that are not async block, and need a thread.
+    """The saved states. The methods block: call them with `run`.
 
     Args:
         now: Returns seconds since the epoch.
@@ -143,160 +141,138 @@ class Checkpoints:
         now: Callable[[], float] = time,
         claims: Claims | None = None,
     ) -> None:
+        self.run = store.run
+        self.limits = {"bytes": total_bytes, "days": days}
         self._store = store
         self._claims = claims
-        self._seconds = days * _DAY
+        self._seconds = days * 86_400.0
         self._total_bytes = total_bytes
-        self.limits = {"bytes": total_bytes, "days": days}
         self._now = now
         self._tidied = -inf
         self._written = 0
 
-    async def find(self, owner: str, key: str) -> tuple[Saved | None, str]:
+    def find(self, owner: str, key: str) -> tuple[Saved | None, str]:
         """Return a session without its data, by id or by name, or why sessions cannot be read.
 
         Of several sessions with one name it is the last saved.
         """
-        every = await self.listed(owner)
-        if every is None:
+        try:
+            every = self.all(owner)
+        except OSError as error:
+            logger.warning("saved sessions cannot be read: %s", error)
             return None, "what is saved of sessions cannot be read"
         by_id = next((each for each in every if each.session_id == key), None)
         return by_id or next((each for each in every if each.name == key), None), ""
 
-    async def listed(self, owner: str) -> tuple[Saved, ...] | None:
-        """Return an owner's sessions without their data; None if they cannot be read."""
-        try:
-            return await self._store.run(self.all, owner)
-        except OSError as error:
-            logger.warning("saved sessions cannot be read: %s", error)
-            return None
-
-    async def load(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
+    def load(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
         """Return a session with its data, or why that is unusable; (None, "") if there is none."""
-        return await self._store.run(self.loaded, owner, session_id)
-
-    async def save(self, owner: str, saved: Saved, *, release: bool = False) -> str:
-        """Replace a saved session, and release its claim; return why that failed, or ""."""
+        ours = _has_key(*session_key(owner, session_id)) & self._is_fresh()
         try:
-            await self._store.run(partial(self.write, owner, saved, release=release))
+            rows = self._store.query(table("sessions").select().where(ours))
+        except OSError as error:
+            return None, f"its checkpoint cannot be read: {error.strerror or error}"
+        if not rows:
+            return None, ""
+        data = bytes(rows[0].state or b"")
+        saved = _parse_row(rows[0], data)
+        if saved is None or hashlib.sha256(data).hexdigest() != rows[0].digest:
+            return None, "its checkpoint is damaged, or somebody changed it"
+        return saved, ""
+
+    def save(self, owner: str, saved: Saved, *, release: bool = False) -> str:
+        """Replace a saved session, and release its claim; return why that failed, or "".
+
+        A failure leaves the previous state.
+        """
+        try:
+            self._write(session_key(owner, saved.session_id), saved, release=release)
         except OSError as error:
             return f"the bridge could not write it down ({error.strerror or error})"
+        self._written += len(saved.data)
+        if self._now() - self._tidied > 600.0 or self._written > self._total_bytes // 16:
+            try:
+                self.tidy()
+            except OSError as error:
+                # The state is saved all the same.
+                logger.warning("saved sessions cannot be tidied: %s", error)
         return ""
 
-    async def forget(self, owner: str, session_id: str) -> None:
-        try:
-            await self._store.run(self.remove, owner, session_id)
-        except OSError as error:
-            logger.warning("what was saved of a session cannot be removed: %s", error)
-
-    def write(self, owner: str, saved: Saved, *, release: bool = False) -> None:
-        """Replace a saved session.
-
-        Raises:
-            OSError: The save failed; the previous state is unchanged.
-        """
+    def _write(self, key: SessionKey, saved: Saved, *, release: bool) -> None:
         if len(saved.data) > min(MAX_STATE_BYTES, self._total_bytes):
             raise OSError(errno.EFBIG, "the state is larger than the limit")
         lost = [[loss.name, loss.why] for loss in saved.lost]
-        told = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
+        facts = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
         row = {
             # PostgreSQL's text has no NUL.
             "name": saved.name.encode("utf-8", "replace").decode().replace("\0", "\ufffd"),
             "saved": self._store.moment(self._now()),
             "size": len(saved.data),
             "digest": hashlib.sha256(saved.data).hexdigest(),
-            "facts": json.dumps(told),
+            "facts": json.dumps(facts),
             "state": saved.data,
         }
-        key = session_key(owner, saved.session_id)
-        if self._claims is None:
-            keys = {"owner": key[0], "id": key[1]}
-            new = self._store.upsert(_sessions()).values(**keys, **row)
-            changed = new.on_conflict_do_update(index_elements=list(keys), set_=row)
-            self._store.execute(changed, durable=True)
-        else:
+        if self._claims is not None:
             self._claims.save(key, row, release=release)
-        self._written += len(saved.data)
-        if self._now() - self._tidied > 600.0 or self._written > self._total_bytes // 16:
-            self.tidy()
-
-    def loaded(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
-        """Return a session with its data; see `load`."""
-        table = _sessions()
-        chosen = table.select().where(
-            _has_key(*session_key(owner, session_id)), self._is_fresh(table)
-        )
-        try:
-            rows = self._store.query(chosen)
-        except OSError as error:
-            return None, f"its checkpoint cannot be read: {error.strerror or error}"
-        if not rows:
-            return None, ""
-        data = bytes(rows[0].state or b"")
-        found = _parse_row(rows[0], data)
-        if found is None or hashlib.sha256(data).hexdigest() != rows[0].digest:
-            return None, "its checkpoint is damaged, or somebody changed it"
-        return found, ""
+            return
+        new = self._store.upsert(table("sessions")).values(owner=key[0], id=key[1], **row)
+        changed = new.on_conflict_do_update(index_elements=["owner", "id"], set_=row)
+        self._store.execute(changed, durable=True)
 
     def all(self, owner: str | None) -> tuple[Saved, ...]:
         """Return an owner's sessions without data, or all owners'; the last saved first."""
-        table = _sessions()
-        columns = (table.c.name, table.c.saved, table.c.size, table.c.facts)
-        chosen = table.select().with_only_columns(*columns).where(self._is_fresh(table))
+        sessions = table("sessions")
+        chosen = select("sessions", *_PARSED).where(self._is_fresh())
         if owner is not None:
-            chosen = chosen.where(table.c.owner == owner_digest(owner)).limit(MAX_OF_OWNER)
-        found = map(_parse_row, self._store.query(chosen.order_by(table.c.saved.desc())))
-        return tuple(each for each in found if each is not None)
+            chosen = chosen.where(sessions.c.owner == owner_digest(owner)).limit(MAX_OF_OWNER)
+        parsed = map(_parse_row, self._store.query(chosen.order_by(sessions.c.saved.desc())))
+        return tuple(each for each in parsed if each is not None)
 
     def remove(self, owner: str, session_id: str) -> bool:
         """Remove a session; return whether it existed."""
-        table, key = _sessions(), session_key(owner, session_id)
-        chosen = table.select().with_only_columns(table.c.size).where(_has_key(*key))
-        if not self._store.query(chosen):
+        ours = _has_key(*session_key(owner, session_id))
+        if not self._store.query(select("sessions", "size").where(ours)):
             return False
-        self._store.execute(table.delete().where(_has_key(*key)), durable=True)
+        self._store.execute(table("sessions").delete().where(ours), durable=True)
         return True
 
     def tidy(self) -> int:
-        """Remove expired and excess sessions; return how many."""
+        """Remove expired and excess sessions, unless a bridge runs something in them."""
         self._tidied, self._written = self._now(), 0
-        table = _sessions()
+        sessions = table("sessions")
         with self._store.writing() as kept:
-            assert kept.connection is not None
-            columns = (table.c.owner, table.c.id, table.c.saved, table.c.digest, table.c.size)
-            rows = kept.connection.execute(table.select().with_only_columns(*columns))
+            if not may_remove(kept, "sessions", self.limits):
+                return 0
+            moment = kept.now() if kept.is_shared else self._now()
+            idle = (sessions.c.process.is_(None)) | (sessions.c.process == "")
+            free = idle | (sessions.c.renewed < moment - LEASE_SECONDS)
+            # Two sessions with one state have two rows of it, so an item's content is its id.
+            chosen = select("sessions", "owner", "id", "saved", "id", "size").where(free)
+            items = list(map(StoredItem._make, kept.execute(chosen)))
             bounds = RetentionLimits(
                 total_bytes=self._total_bytes,
-                oldest=(kept.now() if kept.is_shared else self._now()) - self._seconds,
+                oldest=moment - self._seconds,
                 entries=10_000,
                 owner_entries=MAX_OF_OWNER,
             )
-            # Two sessions with one state have two rows of it.
-            items = [StoredItem(*row)._replace(digest=row.owner + row.id) for row in rows]
-            if not may_remove(kept, "sessions", self.limits):
-                return 0
-            goes = items_to_remove(items, bounds) or []
-            for one in goes:
-                kept.connection.execute(table.delete().where(_has_key(one.owner, one.id)))
-        if goes and self._store.shared:
-            logger.warning("removed %s", counted(len(goes), "saved session"))
-        return len(goes)
+            surplus = items_to_remove(items, bounds) or []
+            for one in surplus:
+                kept.execute(sessions.delete().where(_has_key(one.owner, one.id), free))
+        if surplus and self._store.shared:
+            logger.warning("removed %s", counted(len(surplus), "saved session"))
+        return len(surplus)
 
-    def _is_fresh(self, table: Table) -> ColumnElement[bool]:
+    def _is_fresh(self) -> ColumnElement[bool]:
         """Return the SQL condition for sessions that were saved and have not expired."""
-        oldest = self._store.moment(self._now()) - self._seconds
-        return (table.c.saved >= oldest) & (table.c.digest != "")
-
-
-def _sessions() -> Table:
-    from bridge.store.schema import sessions
-
-    return sessions
+        columns, now = table("sessions").c, self._store.moment(self._now())
+        return (columns.saved >= now - self._seconds) & (columns.digest != "")
 
 
 def _has_key(owner: str, which: str) -> ColumnElement[bool]:
-    table = _sessions()
-    return (table.c.owner == owner) & (table.c.id == which)
+    columns = table("sessions").c
+    return (columns.owner == owner) & (columns.id == which)
+
+
+_PARSED = ("name", "saved", "size", "facts")
 
 
 def _parse_row(row: Row[Any], data: bytes = b"") -> Saved | None:
@@ -336,7 +312,10 @@ class Claims:
         self._bridge = bridge
         # After a restart a bridge of the same name is another one.
         self._process = secrets.token_hex(8)
-        self._held: set[SessionKey] = set()
+        # An object for each claim tells it from a later one of the same session.
+        self._held: dict[SessionKey, object] = {}
+        self._unreleased: set[SessionKey] = set()
+        self._releasing = anyio.Lock()
 
     def holds(self, owner: str, session_id: str) -> bool:
         """Return whether this bridge has claimed a session and knows of no loss."""
@@ -355,6 +334,9 @@ class Claims:
         """
         key, wait = session_key(owner, session_id), 0.05
         start = anyio.current_time()
+        if key in self._unreleased:
+            async with self._releasing:
+                self._unreleased.discard(key)
         while (row := await self._store.run(self._try, key)) is None:
             if anyio.current_time() - start > 1.5 * LEASE_SECONDS:
                 raise elsewhere_error(session_id, await self._store.run(self.holder, key))
@@ -367,13 +349,11 @@ class Claims:
     async def release(self, owner: str, session_id: str) -> None:
         """Release a session, so that any bridge can claim it."""
         key = session_key(owner, session_id)
-        self._held.discard(key)
-        try:
-            await self._store.run(self._release, key)
-        except OSError as error:
-            logger.warning("a session's claim is left to lapse: %s", error)
+        self._held.pop(key, None)
+        self._unreleased.add(key)
+        await self._release_all((key,))
 
-    async def renewing(self, note_loss: Callable[[SessionKey, str], None]) -> None:
+    async def renew(self, note_loss: Callable[[SessionKey, str], None]) -> None:
         """Renew the held claims until cancelled.
 
         Args:
@@ -381,79 +361,106 @@ class Claims:
         """
         while True:
             await anyio.sleep(LEASE_SECONDS / 4)
-            if self._held:
-                try:
-                    for key, holder in await self._store.run(self._renew):
+            await self._release_all(tuple(self._unreleased))
+            try:
+                for key, holder, claim in await self._store.run(self._renew):
+                    # A claim that was released or made again meanwhile is not lost.
+                    if self._held.get(key) is claim:
+                        del self._held[key]
                         note_loss(key, holder)
-                except OSError as error:
-                    logger.warning("claims of sessions cannot be renewed: %s", error)
+            except OSError as error:
+                logger.warning("claims of sessions cannot be renewed: %s", error)
 
     def save(self, key: SessionKey, row: Mapping[str, Any], *, release: bool) -> None:
         """Save a claimed session; raise OSError if another bridge has it."""
-        table = _sessions()
-        free = {"process": ""} if release else {}
-        ours = (_has_key(*key), table.c.process == self._process)
-        changed = table.update().where(*ours).values(**row, **free).returning(table.c.id)
-        if not self._store.execute(changed, durable=True):
-            # The answer to an earlier attempt may have been lost.
-            done = (_has_key(*key), table.c.facts == row["facts"], table.c.digest == row["digest"])
-            chosen = table.select().with_only_columns(table.c.id).where(*done)
-            if not self._store.query(chosen):
-                self._held.discard(key)
-                holder = self.holder(key)
-                raise OSError(errno.ESTALE, f"bridge {holder!r} has taken the session over")
-        if release:
-            self._held.discard(key)
+        sessions = table("sessions")
+        # The answer to an earlier attempt may have been lost, which released the claim.
+        done = (sessions.c.facts == row["facts"]) & (sessions.c.digest == row["digest"])
+        ours = (sessions.c.process == self._process) | (done & (sessions.c.process == ""))
+        process = {"process": "" if release else self._process}
+        changed = sessions.update().where(_has_key(*key), ours).values(**row, **process)
+        kept = select("sessions", "id").where(_has_key(*key), done)
+        claim = self._held.pop(key, None)
+        saved: bool | None = None
+        try:
+            saved = bool(self._store.execute(changed.returning(sessions.c.id), durable=True))
+            saved = saved or bool(self._store.query(kept))
+        finally:
+            # Without an answer the claim may still be this bridge's.
+            if claim is not None and (saved is None or (saved and not release)):
+                self._held[key] = claim
+        if not saved:
+            raise OSError(errno.ESTALE, takeover(self.holder(key)))
 
     def holder(self, key: SessionKey) -> str:
         """Return the name of the bridge that claimed a session last; "" if none did."""
-        table = _sessions()
-        chosen = table.select().with_only_columns(table.c.bridge).where(_has_key(*key))
-        return next((row.bridge or "" for row in self._store.query(chosen)), "")
+        rows = self._store.query(select("sessions", "bridge").where(_has_key(*key)))
+        return next((row.bridge or "" for row in rows), "")
 
     def _try(self, key: SessionKey) -> Row[Any] | None:
         """Claim a session and return its row; None if another bridge has it."""
         from sqlalchemy import case, func
 
-        table, now = _sessions(), self._store.moment(time())
+        sessions, now = table("sessions"), self._store.moment(time())
         mine = {"bridge": self._bridge, "process": self._process, "renewed": now}
         empty = {"name": "", "saved": now, "size": 0, "digest": "", "facts": "", "gone": ""}
-        before = func.coalesce(table.c.process, "")
-        is_free = before.in_(("", self._process)) | (table.c.renewed < now - LEASE_SECONDS)
-        gone = case((before.in_(("", self._process)), ""), else_=table.c.bridge)
-        new = self._store.upsert(table).values(owner=key[0], id=key[1], **empty, **mine)
+        unclaimed = func.coalesce(sessions.c.process, "").in_(("", self._process))
+        new = self._store.upsert(sessions).values(owner=key[0], id=key[1], **empty, **mine)
         claimed = new.on_conflict_do_update(
-            index_elements=["owner", "id"], set_={**mine, "gone": gone}, where=is_free
+            index_elements=["owner", "id"],
+            set_={**mine, "gone": case((unclaimed, ""), else_=sessions.c.bridge)},
+            where=unclaimed | (sessions.c.renewed < now - LEASE_SECONDS),
         )
-        columns = (table.c.name, table.c.saved, table.c.size, table.c.facts, table.c.gone)
+        columns = (sessions.c[name] for name in (*_PARSED, "gone"))
         rows = self._store.execute(claimed.returning(*columns))
         if not rows:
             return None
-        self._held.add(key)
+        self._held[key] = object()
         return rows[0]
 
-    def _release(self, key: SessionKey) -> None:
-        table = _sessions()
-        ours = (_has_key(*key), table.c.process == self._process)
-        self._store.execute(table.update().where(*ours, table.c.digest != "").values(process=""))
-        self._store.execute(table.delete().where(*ours, table.c.digest == ""))
+    async def _release_all(self, keys: Iterable[SessionKey]) -> None:
+        """Release claims; `renew` tries again what the store cannot do now."""
+        async with self._releasing:
+            for key in keys:
+                if key in self._unreleased:
+                    try:
+                        await self._store.run(self._release, key)
+                    except OSError as error:
+                        logger.warning("a session's claim is not released yet: %s", error)
+                        return
+                    self._unreleased.discard(key)
 
-    def _renew(self) -> list[tuple[SessionKey, str]]:
-        """Renew the held claims; return the lost ones, each with the bridge that has it."""
-        table, held = _sessions(), set(self._held)
-        renewed = table.update().where(table.c.process == self._process)
+    def _release(self, key: SessionKey) -> None:
+        sessions = table("sessions")
+        ours = (_has_key(*key), sessions.c.process == self._process)
+        self._store.execute(
+            sessions.update().where(*ours, sessions.c.digest != "").values(process="")
+        )
+        self._store.execute(sessions.delete().where(*ours, sessions.c.digest == ""))
+
+    def _renew(self) -> list[tuple[SessionKey, str, object]]:
+        """Renew the claims; return the lost ones, each with the bridge that has it."""
+        sessions, held = table("sessions"), dict(self._held)
+        if not held:
+            return []
+        renewed = sessions.update().where(sessions.c.process == self._process)
         renewed = renewed.values(renewed=self._store.moment(time()))
-        rows = self._store.execute(renewed.returning(table.c.owner, table.c.id))
-        # A claim that was released meanwhile is not lost.
-        lost = (held - {(row.owner, row.id) for row in rows}) & self._held
-        self._held -= lost
-        return [(key, self.holder(key)) for key in lost]
+        rows = self._store.execute(renewed.returning(sessions.c.owner, sessions.c.id))
+        for row in rows:
+            held.pop((row.owner, row.id), None)
+        return [(key, self.holder(key), claim) for key, claim in held.items()]
 
 
 def session_key(owner: str, session_id: str) -> SessionKey:
     """Return a session's key in the store, which has a fixed length."""
     session = hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
     return owner_digest(owner), session
+
+
+def takeover(bridge: str = "") -> str:
+    """Return why a session is another bridge's now."""
+    which = f"replica {bridge!r}" if bridge else "another replica"
+    return f"{which} of the bridge has taken the session over"
 
 
 def elsewhere_error(session_id: str, bridge: str) -> InvalidRequestError:

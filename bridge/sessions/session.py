@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -29,6 +30,7 @@ from bridge.sessions.checkpoints import (
     Saved,
     StateParts,
     elsewhere_error,
+    takeover,
 )
 from bridge.sessions.record import Holdings, Record
 from bridge.sessions.turns import Guest, QueuedRun, Turn
@@ -143,12 +145,15 @@ class Session:
         await self.put_away()
 
     async def yield_to(self, bridge: str) -> None:
-        """End what runs here: another bridge has taken the session over."""
-        why = f"replica {bridge!r} of the bridge has taken the session over"
-        self.claimed, self._unwritten = False, None
-        self.record.lose(why)
+        """End what runs or waits here: another bridge has taken the session over."""
+        self.claimed = False
         while self._queue:
             self._queue.popleft().finish(elsewhere_error(self.record.session_id, bridge))
+        await self.end_run(takeover(bridge))
+
+    async def end_run(self, why: str) -> None:
+        """End the current run, and release the sandbox without a save."""
+        self.record.lose(why)
         if self._busy is not None:
             self._busy.overtaken = why
             await self._busy.give_up()
@@ -271,7 +276,8 @@ class Session:
         record = self.record
         saved = None
         if record.runs:
-            saved, why = await self._services.checkpoints.load(record.owner, record.session_id)
+            kept = self._services.checkpoints
+            saved, why = await kept.run(kept.load, record.owner, record.session_id)
             record.began_from(saved, why)
         while (queued := await self._next(guest)) is not None:
             if queued.request is None:
@@ -330,8 +336,11 @@ class Session:
                 tasks.start_soon(watch)
                 tasks.start_soon(self._write_later)
                 while not self._queue and not self._leaving and self.record.intact:
-                    self._woken = anyio.Event()
-                    await self._woken.wait()
+                    self._woken = woken = anyio.Event()
+                    if self.record.recoverable:
+                        # The run that had the claim was withdrawn.
+                        await self.release()
+                    await woken.wait()
                 tasks.cancel_scope.cancel()
         return died
 
@@ -361,10 +370,12 @@ class Session:
         """Save the state after a turn, and tell the turn what could not be saved."""
         record = self.record
         state = await self._services.save_state(guest, record.runs, self._services.state_bytes)
+        self._unwritten = None
         if state is None or not guest.is_whole:
             record.lose("it did not answer any more when it was to be saved")
         elif state.data is None:
             record.set_unsaved(state.problem)
+            turn.unsaved = f"The state after this run is in this bridge only: {state.problem}."
         else:
             self._unwritten = record.to_save(state.data, state.lost)
             turn.unsaved = await self._write()
@@ -372,23 +383,31 @@ class Session:
 
     async def _write(self) -> str:
         """Write down what is unwritten, and release the claim; return why that failed, or ""."""
-        record, services = self.record, self._services
+        record, services, saved = self.record, self._services, self._unwritten
+        if saved is None:
+            return ""
         async with self.claiming:
-            saved = self._unwritten
-            if saved is None or saved.run != record.runs:
-                return ""
+            # Without the claim, another bridge may have saved a later state.
+            problem, ours = takeover(), services.claims is None or self.claimed
             release = self.claimed and not self.in_use
-            problem = await services.checkpoints.save(record.owner, saved, release=release)
+            if ours:
+                save = partial(services.checkpoints.save, record.owner, saved, release=release)
+                problem = await services.checkpoints.run(save)
             if not problem:
                 record.kept(saved.lost)
-                self.claimed = self.claimed and not release
-                self._unwritten = None
-            elif services.claims and not services.claims.holds(record.owner, record.session_id):
+                self.claimed, self._unwritten = self.claimed and not release, None
+                return ""
+            if services.claims is not None:
+                ours = ours and services.claims.holds(record.owner, record.session_id)
+            if not ours:
                 record.lose(problem)
                 self._unwritten = None
-            else:
-                record.set_unsaved(problem)
-        return problem
+                return f"What this run changed is not saved: {problem}. Its calls have happened."
+            record.set_unsaved(problem)
+        return (
+            f"The state after this run is in this bridge only: {problem}. The bridge saves it once "
+            "it can; it is lost if the bridge ends before, or needs the sandbox for others."
+        )
 
     async def _write_later(self) -> None:
         """Write down what is unwritten, as soon as the store can take it."""
@@ -409,4 +428,8 @@ class Session:
     async def _forget(self) -> None:
         self.over = True
         self.record.holdings = Holdings()
-        await self._services.checkpoints.forget(self.record.owner, self.record.session_id)
+        kept = self._services.checkpoints
+        try:
+            await kept.run(kept.remove, self.record.owner, self.record.session_id)
+        except OSError as error:
+            logger.warning("what was saved of a session cannot be removed: %s", error)

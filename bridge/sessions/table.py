@@ -26,8 +26,10 @@ from bridge.sessions.checkpoints import (
     MAX_STATE_BYTES,
     Checkpoints,
     Claims,
+    Saved,
     SessionKey,
     session_key,
+    takeover,
 )
 from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
 from bridge.sessions.session import (
@@ -102,7 +104,7 @@ class Sessions:
         """Serve sessions; leaving saves and ends every one of them."""
         async with background_tasks() as self._tasks:
             if (claims := self._services.claims) is not None:
-                self._tasks.start_soon(claims.renewing, self._note_loss)
+                self._tasks.start_soon(claims.renew, self._note_loss)
             try:
                 yield
             finally:
@@ -168,7 +170,12 @@ class Sessions:
         """Return an owner's sessions, those used last first."""
         found: dict[str, Listed] = {}
         now = anyio.current_time()
-        for saved in await self._services.checkpoints.listed(owner) or ():
+        kept, stored = self._services.checkpoints, tuple[Saved, ...]()
+        try:
+            stored = await kept.run(kept.all, owner)
+        except OSError as error:
+            logger.warning("saved sessions cannot be read: %s", error)
+        for saved in stored:
             found[saved.session_id] = Listed(
                 session_id=saved.session_id,
                 name=saved.name,
@@ -199,6 +206,8 @@ class Sessions:
             if session.over:
                 return None
             if self._tasks is None:
+                if claims is not None:
+                    await claims.release(session.owner, session.record.session_id)
                 raise BridgeError("The bridge is ending.", code="session_limit")
             if session.put(queued):
                 self._tasks.start_soon(self._serve, session)
@@ -232,7 +241,7 @@ class Sessions:
         if record.saved != (0 if saved is None else saved.run):
             session.over = True
             if self._tasks is not None:
-                self._tasks.start_soon(session.put_away)
+                self._tasks.start_soon(session.end_run, takeover())
             if saved is None:
                 # It was ended there.
                 await claims.release(record.owner, record.session_id)
@@ -246,8 +255,8 @@ class Sessions:
     def _note_loss(self, key: SessionKey, bridge: str) -> None:
         """End what runs in a session that another bridge has taken over."""
         for session in self._sessions.values():
-            if session_key(session.record.owner, session.record.session_id) == key:
-                assert self._tasks is not None  # the claims are renewed by a task of theirs
+            ours = session_key(session.owner, session.record.session_id) == key
+            if ours and self._tasks is not None:
                 self._tasks.start_soon(session.yield_to, bridge)
 
     async def _find(self, request: RunRequest, *, make: bool) -> Session:
@@ -265,7 +274,8 @@ class Sessions:
         async with self._finding:
             found = self._known(owner, key)
             if found is None:
-                saved, damaged = await self._services.checkpoints.find(owner, key)
+                kept = self._services.checkpoints
+                saved, damaged = await kept.run(kept.find, owner, key)
                 if saved is not None:
                     found = self._add(Record(owner, saved.name, saved))
                 elif make and not is_id:

@@ -17,10 +17,7 @@ from bridge.packages.packages import PackageSet
 from bridge.rpc.channel import as_base64
 from bridge.sandbox.failure import Ending, Verdict
 from bridge.sandbox.pool import Reservation
-from bridge.sessions.checkpoints import (
-    MAX_STATE_BYTES,
-    Saved,
-)
+from bridge.sessions.checkpoints import MAX_STATE_BYTES, Saved
 from bridge.sessions.record import Record
 
 
@@ -41,7 +38,7 @@ class Turn:
         saved: The saved state to restore in a new sandbox; None for none.
         concluded: Whether the run has reported its end.
         lost: The variables that the save after this run could not include.
-        unsaved: Why the state after this run is in this bridge alone; empty if it is saved.
+        unsaved: A note if the state after this run is not saved; empty if it is.
     """
 
     queued: QueuedRun
@@ -93,20 +90,18 @@ class Turn:
 
     def with_losses(self, result: RunResult) -> RunResult:
         """Return a result that says what was not saved after the run."""
-        if self.unsaved and result.session is not None:
-            note = f"The state after this run is in this bridge only: {self.unsaved}. "
-            note += "The bridge saves it once it can; it is lost if the bridge ends before."
-            note = " ".join(filter(None, (result.session.note, note)))
-            return replace(result, session=replace(result.session, state="unsaved", note=note))
+        note, session = self.unsaved, result.session
         large = [f"{loss.name} ({loss.why})" for loss in self.lost if "bytes" in loss.why]
-        if not large or result.session is None:
+        if large:
+            note = (
+                f"Held in memory only, and lost once the session is idle: {', '.join(large[:8])}. "
+                "Keep it as a compressed file in out/; the user can raise MCP_BRIDGE_SESSION_BYTES."
+            )
+        if not note or session is None:
             return result
-        note = (
-            f"Held in memory only, and lost once the session is idle: {', '.join(large[:8])}. "
-            "Keep it as a compressed file in out/; the user can raise MCP_BRIDGE_SESSION_BYTES."
-        )
-        notes = " ".join(filter(None, (result.session.note, note)))
-        return replace(result, session=replace(result.session, note=notes))
+        note = " ".join(filter(None, (session.note, note)))
+        state = "unsaved" if self.unsaved else session.state
+        return replace(result, session=replace(session, state=state, note=note))
 
 
 @dataclass(eq=False, kw_only=True)

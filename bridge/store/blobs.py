@@ -73,19 +73,10 @@ class Blobs:
     def prepare(self, unfinished: Unfinished, digest: str) -> None:
         """Do the slow part of `publish`, before the transaction."""
 
-    def publish(
-        self, connection: Connection | None, unfinished: Unfinished, digest: str, *, durable: bool
-    ) -> None:
+    def publish(self, connection: Connection | None, unfinished: Unfinished, digest: str) -> None:
         """Name a finished file, in the transaction of the rows that refer to it."""
-        path = self._folder(digest[:2]) / digest
-        if durable and path.exists():
-            # An earlier row may refer to the file that this one replaces.
-            os.fsync(unfinished.descriptor)
         # An existing file is replaced, because it may be damaged.
-        unfinished.path.replace(path)
-        if durable:
-            # After the rename, so that the new name is flushed too.
-            os.fsync(unfinished.descriptor)
+        unfinished.path.replace(self._folder(digest[:2]) / digest)
 
     def discard(self, unfinished: Unfinished) -> None:
         """Close a file, and remove it if it has no name yet."""

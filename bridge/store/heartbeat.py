@@ -5,18 +5,16 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from contextlib import suppress
 
 import anyio
 
 from bridge.store.database import StoreError
-from bridge.store.store import VERSION, Store
+from bridge.store.store import VERSION, Store, table
 
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 5.0  # Between statements of an idle bridge.
-ALIVE_SECONDS = 15.0  # A bridge that was not heard of for longer counts as gone.
-MAX_SKEW_SECONDS = 60.0  # A bridge whose clock is further off would date what all bridges read.
-_DAY = 86_400.0
 
 
 class Heartbeat:
@@ -37,24 +35,36 @@ class Heartbeat:
         self._others: dict[str, float] = {}
 
     async def beat(self) -> None:
-        """Renew the row until cancelled."""
+        """Renew the row until cancelled, then remove it."""
         if not self._store.shared:
             return
-        while True:
-            try:
-                problems, silence = await self._store.run(self._renew), ""
-            except StoreError as error:
-                problems, silence = self.problems, f"{error.strerror}"
-                if error.is_too_new:
-                    problems = {"schema": str(error.strerror)}
-            for said in {*problems.values(), silence} - {*self.problems.values(), self.silence, ""}:
-                logger.warning("the shared store: %s", said)
-            self.problems, self.silence = problems, silence
-            await anyio.sleep(BEAT_SECONDS)
+        try:
+            while True:
+                await self._look()
+                await anyio.sleep(BEAT_SECONDS)
+        finally:
+            # The end does not wait for a silent server.
+            if not self.silence:
+                with anyio.CancelScope(shield=True), suppress(StoreError):
+                    await self._store.run(self._remove)
+
+    async def _look(self) -> None:
+        try:
+            problems, silence = await self._store.run(self._renew), ""
+        except StoreError as error:
+            problems, silence = self.problems, f"{error.strerror}"
+            if error.is_too_new:
+                problems = {"schema": silence}
+        for said in {*problems.values(), silence} - {*self.problems.values(), self.silence, ""}:
+            logger.warning("the shared store: %s", said)
+        self.problems, self.silence = problems, silence
+
+    def _remove(self) -> None:
+        bridges = table("bridges")
+        self._store.execute(bridges.delete().where(bridges.c.process == self.process))
 
     def _renew(self) -> dict[str, str]:
-        from bridge.store.schema import bridges
-
+        bridges = table("bridges")
         row = {"renewed": self._store.moment(0), "version": VERSION, "settings": ""}
         keys = {"name": self._name, "process": self.process}
         new = self._store.upsert(bridges).values(**keys, **row)
@@ -63,13 +73,13 @@ class Heartbeat:
         before = time.time()
         # With the lock of all writers, to notice one that no writer gets.
         with self._store.writing() as kept:
-            assert kept.connection is not None
             skew = kept.now() - (before + time.time()) / 2
-            kept.connection.execute(changed)
-            kept.connection.execute(bridges.delete().where(bridges.c.renewed < kept.now() - _DAY))
-            found = {row.process: row.renewed for row in kept.connection.execute(alike)}
+            kept.execute(changed)
+            kept.execute(bridges.delete().where(bridges.c.renewed < kept.now() - 86_400.0))
+            found = {row.process: row.renewed for row in kept.execute(alike)}
         problems: dict[str, str] = {}
-        if abs(skew) > MAX_SKEW_SECONDS:
+        # It would date what all bridges read.
+        if abs(skew) > 60.0:
             problems["clock"] = f"this machine's clock is {-skew:+.0f} s off the database server's"
         # A dead bridge's row stays for a while, and does not change.
         known, self._others = self._others, found

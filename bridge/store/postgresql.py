@@ -17,7 +17,6 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import anyio
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -42,21 +41,11 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
 from bridge.store.database import ServerUrl, StoreError, too_new
-from bridge.store.schema import (
-    DURABLE,
-    LOCKED,
-    MIGRATES,
-    WRITES,
-    databases,
-    pieces,
-)
+from bridge.store.schema import DURABLE, LOCKED, MIGRATES, WRITES, databases, pieces
 from bridge.store.store import BLOBS, NOW, VERSION, Store
 
 POOL = 8  # The most connections of one bridge; a transaction takes a few milliseconds.
 ANSWER_SECONDS = 10.0  # A stopped server may never answer.
-LOCK_SECONDS = 8  # Less than `ANSWER_SECONDS`, so that the server says why a transaction waits.
-IDLE_SECONDS = 5  # A stopped bridge may never end its write transaction and release the lock.
-PING_SECONDS = 5.0  # A connection that was idle for longer is tried before its next use.
 
 PIECE = 1024 * 1024  # Bytes of a content in one row.
 
@@ -81,6 +70,7 @@ _BY_CLASS = {
     "57014": (errno.EBUSY, "the database server took too long"),
     "57P": (errno.ENOTCONN, _AWAY),
     "25P": (errno.EBUSY, "the database server ended a transaction that took too long"),
+    "40": (errno.EDEADLK, "other bridges change the same rows"),
     "25006": (errno.EROFS, "the database server is read-only"),
 }
 
@@ -89,11 +79,12 @@ class ServerStore(Store):
     """A store in a PostgreSQL database. Only unfinished contents are files, in `directory`."""
 
     shared = True
+    pool = POOL
 
     def __init__(self, directory: Path, url: ServerUrl) -> None:
         super().__init__(directory)
         self._url, self.place = url.text, str(url)
-        self._silence, self.limiter = _silence(url.text), _limiter(url.text)
+        self._silence = _silence(url.text)
         self.blobs = ServerBlobs(directory / BLOBS, self)
 
     def check(self) -> None:
@@ -102,9 +93,16 @@ class ServerStore(Store):
 
     def execute(self, statement: Executable, *, durable: bool = False) -> Sequence[Row[Any]]:
         # One round trip: the server makes a transaction of each statement, and waits for its disk.
-        with self._alone(writes=True) as connection:
-            result = connection.execute(statement)
-            return result.all() if result.returns_rows else ()
+        for again in range(10, -1, -1):
+            try:
+                with self._alone(writes=True) as connection:
+                    result = connection.execute(statement)
+                    return result.all() if result.returns_rows else ()
+            except StoreError as error:
+                # The server undid it, as a deadlock or by its default isolation level.
+                if error.errno != errno.EDEADLK or not again:
+                    raise
+        raise AssertionError
 
     def query(self, statement: Executable) -> Sequence[Row[Any]]:
         with self._alone(writes=False) as connection:
@@ -119,23 +117,25 @@ class ServerStore(Store):
     @contextmanager
     def _alone(self, *, writes: bool) -> Iterator[Connection]:
         """Open a connection without a transaction."""
-        with self._silence.passed() as answered:
+        sends = False
+        with self._silence.attempt() as note_answer:
             try:
                 with self._engine().connect() as connection:
+                    sends = writes
                     yield connection.execution_options(isolation_level="AUTOCOMMIT")
-                    answered()
+                    note_answer()
             except SQLAlchemyError as error:
-                raise self._as_error(error, ending=writes) from None
+                raise self._as_error(error, ending=sends) from None
 
     @contextmanager
     def connected(
         self, *, writes: bool, durable: bool = False, locked: bool = True
     ) -> Iterator[Connection]:
         with (
-            self._silence.passed() as answered,
+            self._silence.attempt() as note_answer,
             super().connected(writes=writes, durable=durable, locked=locked) as connection,
         ):
-            answered()
+            note_answer()
             yield connection
 
     def _engine(self) -> Engine:
@@ -175,9 +175,11 @@ def make_engine(url: str) -> Engine:
         raise StoreError(errno.EINVAL, "MCP_BRIDGE_STORE is no address that libpq reads") from None
 
     class BoundedConnection(psycopg.Connection[Any]):
+        share = 1.0  # Of the seconds for an answer.
+
         def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
             try:
-                return super().wait(gen, interval, timeout or ANSWER_SECONDS)
+                return super().wait(gen, interval, timeout or self.share * ANSWER_SECONDS)
             except psycopg.OperationalError as error:
                 if error.sqlstate is None:
                     # The connection was lost, or timed out within a request.
@@ -208,44 +210,50 @@ def _note_use(_: Any, record: ConnectionPoolEntry) -> None:
 
 def _try_idle(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
     """Try a connection that was idle: a restarted server has dropped it."""
-    if time.monotonic() - record.info.get("used", inf) > PING_SECONDS:
+    if time.monotonic() - record.info.get("used", inf) > 5.0:
+        # Half of the time is for another connection.
+        connection.share, connection.autocommit = 0.5, True
         try:
             connection.execute("")
-            connection.rollback()
         except Exception:
             raise DisconnectionError from None
+        connection.share, connection.autocommit = 1.0, False
 
 
 class Silence:
     """Lets one call at a time try a database that does not answer; the others fail at once."""
 
     def __init__(self) -> None:
-        self._error: StoreError | None = None
+        self._problem = ""
         self._trying = threading.Lock()
 
     @contextmanager
-    def passed(self) -> Iterator[Callable[[], None]]:
-        """Pass a call; the function is called once the database has answered it.
+    def attempt(self) -> Iterator[Callable[[], None]]:
+        """Make a call, which calls the function once the database has answered it.
 
         Raises:
             StoreError: The database does not answer, and another call tries it.
         """
-        known = self._error
-        tries = known is not None and self._trying.acquire(blocking=False)
-        if known is not None and not tries:
-            raise StoreError(known.errno or errno.EIO, known.strerror or "", known.remedy)
+        problem = self._problem
+        tries = bool(problem) and self._trying.acquire(blocking=False)
+        if problem and not tries:
+            raise StoreError(errno.ENOTCONN, problem, _REMEDY)
 
-        def answered() -> None:
+        def note_answer() -> None:
             nonlocal tries
             if tries:
-                self._error, tries = None, False
+                self._problem, tries = "", False
                 self._trying.release()
 
         try:
-            yield answered
+            yield note_answer
         except StoreError as error:
             if error.errno == errno.ENOTCONN:
-                self._error = error
+                # That a change may have been made is true of this call only.
+                text = error.strerror or ""
+                self._problem = text if text.startswith(_AWAY) else _AWAY
+            elif error.errno != errno.EAGAIN:
+                note_answer()
             raise
         finally:
             if tries:
@@ -257,11 +265,6 @@ def _silence(url: str) -> Silence:
     return Silence()
 
 
-@cache
-def _limiter(url: str) -> anyio.CapacityLimiter:
-    return anyio.CapacityLimiter(POOL)
-
-
 def _begin(connection: Connection) -> None:
     options = connection.get_execution_options()
     if options.get("isolation_level") == "AUTOCOMMIT":
@@ -270,11 +273,15 @@ def _begin(connection: Connection) -> None:
     level = "READ COMMITTED" if options.get(WRITES) else "REPEATABLE READ, READ ONLY"
     statements = [
         f"SET TRANSACTION ISOLATION LEVEL {level}",
-        "SET LOCAL statement_timeout = '9s'",
+        # Less than `ANSWER_SECONDS`, so that the server says why a transaction waits.
+        f"SET LOCAL statement_timeout = '{ANSWER_SECONDS * 900:.0f}ms'",
     ]
     if options.get(WRITES):
-        statements.append(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
-        statements.append(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+        # A stopped bridge may never end its write transaction and release the lock.
+        statements += (
+            "SET LOCAL idle_in_transaction_session_timeout = '5s'",
+            f"SET LOCAL lock_timeout = '{ANSWER_SECONDS * 800:.0f}ms'",
+        )
         if not options.get(DURABLE):
             statements.append("SET LOCAL synchronous_commit = off")
         if options.get(LOCKED, True):
@@ -303,13 +310,15 @@ def _execute_all(connection: Connection, statements: str) -> Any:
             return cursor.fetchone() if cursor.description else None
     except dbapi.Error as error:
         if raw.closed:
+            # What ended this connection has ended the idle ones too.
             connection.invalidate()
+            connection.engine.dispose()
         raise OperationalError("BEGIN", None, error) from None
 
 
 def as_store_error(error: SQLAlchemyError) -> StoreError:
     if isinstance(error, TimeoutError):
-        return StoreError(errno.EBUSY, "all connections to the database are in use", _REMEDY)
+        return StoreError(errno.EAGAIN, "all connections to the database are in use", _REMEDY)
     original = error.orig if isinstance(error, DBAPIError) else None
     state = getattr(original, "sqlstate", None)
     unconnected = isinstance(error, OperationalError) and state is None
@@ -346,9 +355,7 @@ class ServerBlobs(Blobs):
         with self._store.connected(writes=True, locked=False) as connection:
             _send(connection, unfinished, digest)
 
-    def publish(
-        self, connection: Connection | None, unfinished: Unfinished, digest: str, *, durable: bool
-    ) -> None:
+    def publish(self, connection: Connection | None, unfinished: Unfinished, digest: str) -> None:
         """Send a content again if another bridge has removed it since `prepare`."""
         assert connection is not None
         _send(connection, unfinished, digest)

@@ -134,48 +134,32 @@ def surplus(things: Sequence[Thing], budget: int) -> list[int]:
     Args:
         things: The items, oldest first.
     """
-    if sum({thing.content: thing.size for thing in things}.values()) <= budget:
-        return []
-    held = _Held()
+    # By `()`, `(party,)` and `(party, caller)`: the held sizes, and how often each holds a content.
+    sizes: Counter[tuple[str, ...]] = Counter()
+    times: Counter[tuple[tuple[str, ...], Hashable]] = Counter()
+
+    def count(thing: Thing, change: int) -> None:
+        for whose in ((), (thing.party,), (thing.party, thing.caller)):
+            before = times[whose, thing.content]
+            times[whose, thing.content] += change
+            if not (before and before + change):
+                sizes[whose] += change * thing.size
+
     # The indexes of each party and caller.
     places: dict[str, dict[str, deque[int]]] = {}
     for place, thing in enumerate(things):
-        held.add(thing)
+        count(thing, 1)
         places.setdefault(thing.party, {}).setdefault(thing.caller, deque()).append(place)
     gone: list[int] = []
-    while held.sizes[()] > budget and places:
-        party = max(places, key=lambda name: (held.sizes[name,], name))
+    while sizes[()] > budget and places:
+        party = max(places, key=lambda name: (sizes[name,], name))
         callers = places[party]
         # Of two equal callers, the one with the older item.
-        caller = max(callers, key=lambda name: (held.sizes[party, name], -callers[name][0]))
+        caller = max(callers, key=lambda name: (sizes[party, name], -callers[name][0]))
         gone.append(callers[caller].popleft())
-        held.take(things[gone[-1]])
+        count(things[gone[-1]], -1)
         if not callers[caller]:
             del callers[caller]
         if not callers:
             del places[party]
     return gone
-
-
-class _Held:
-    """The held sizes in total, for each party and for each of its callers.
-
-    Attributes:
-        sizes: By `()`, `(party,)` and `(party, caller)`.
-    """
-
-    def __init__(self) -> None:
-        self.sizes: Counter[tuple[str, ...]] = Counter()
-        self._times: Counter[tuple[tuple[str, ...], Hashable]] = Counter()
-
-    def add(self, thing: Thing) -> None:
-        for whose in ((), (thing.party,), (thing.party, thing.caller)):
-            if not self._times[whose, thing.content]:
-                self.sizes[whose] += thing.size
-            self._times[whose, thing.content] += 1
-
-    def take(self, thing: Thing) -> None:
-        for whose in ((), (thing.party,), (thing.party, thing.caller)):
-            self._times[whose, thing.content] -= 1
-            if not self._times[whose, thing.content]:
-                self.sizes[whose] -= thing.size

@@ -10,6 +10,7 @@ import errno
 import sqlite3
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -166,7 +167,8 @@ class Databases:
     def __init__(self) -> None:
         self._engines: dict[str, tuple[sa.Engine, tuple[int, int]]] = {}
         self._failed: dict[str, tuple[float, BaseException]] = {}
-        self._changing = threading.Lock()
+        # By address: a server that does not answer must not hold up other databases.
+        self._changing = defaultdict[str, threading.Lock](threading.Lock)
 
     def engine(
         self,
@@ -183,7 +185,7 @@ class Databases:
             make: Returns a new engine; None for SQLite's.
             migrates: Whether to change a database that an earlier version has made.
         """
-        with self._changing:
+        with self._changing[url]:
             engine, known_file = self._engines.get(url, (None, None))
             if engine is not None and known_file == file:
                 return engine
@@ -208,7 +210,7 @@ class Databases:
             return engine
 
     def close(self, url: str) -> None:
-        with self._changing:
+        with self._changing[url]:
             self._failed.pop(url, None)
             engine, _ = self._engines.pop(url, (None, None))
             if engine is not None:
@@ -216,9 +218,8 @@ class Databases:
 
     def forget(self, *, close: bool = True) -> None:
         """Forget all connections; a forked child must not close them."""
-        with self._changing:
-            while self._engines:
-                self._engines.popitem()[1][0].dispose(close=close)
+        while self._engines:
+            self._engines.popitem()[1][0].dispose(close=close)
 
 
 databases = Databases()

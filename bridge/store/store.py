@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 
 from bridge.private_files import make_directory, restrict
 from bridge.store.blobs import Blobs, Unfinished
@@ -26,10 +27,8 @@ from bridge.store.database import BUSY_SECONDS, StoreError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
-    from sqlalchemy import ColumnElement, Connection, Engine, Executable, Row, Table
+    from sqlalchemy import ColumnElement, Connection, Engine, Executable, Row, Select, Table
     from sqlalchemy.exc import SQLAlchemyError
-
-Value = TypeVar("Value")
 
 FILE = "store.db"  # In the state directory. SQLite adds two files while the database is in use.
 BLOBS = "blobs"  # The directory of contents; that of a database `NAME` is `NAME-blobs`.
@@ -38,6 +37,9 @@ VERSION = 2  # The number of the last of `schema.MIGRATIONS`.
 NOW = "bridge_now"  # The key of a connection's facts: when its transaction began, by the server.
 BATCH = 500  # Contents that one transaction removes, so that other writers wait for no more.
 
+
+# By address, for each event loop.
+_limiters = RunVar[dict[str, anyio.CapacityLimiter]]("limiters")
 
 T = TypeVar("T")
 
@@ -61,7 +63,7 @@ class Store:
     """One database, which several bridges and stores may use at once."""
 
     shared = False  # Whether it is a server's, which has no `state`.
-    limiter: anyio.CapacityLimiter | None = None  # The threads that may wait for it.
+    pool = 0  # The most connections to a server.
 
     def __init__(self, directory: Path, name: str = FILE) -> None:
         self.directory = directory
@@ -99,19 +101,17 @@ class Store:
             yield Transaction(connection)
 
     @contextmanager
-    def writing_blob(
-        self, unfinished: Unfinished, digest: str, *, durable: bool = False
-    ) -> Iterator[Transaction]:
+    def writing_blob(self, unfinished: Unfinished, digest: str) -> Iterator[Transaction]:
         """Open a write transaction for rows that refer to a content; publish it at the end."""
         try:
             self.blobs.prepare(unfinished, digest)
-            with self.writing(durable=durable) as transaction:
+            with self.writing() as transaction:
                 yield transaction
-                self.blobs.publish(transaction.connection, unfinished, digest, durable=durable)
+                self.blobs.publish(transaction.connection, unfinished, digest)
         except BaseException as error:
             # The content may be published although the rows are rolled back. A server has it since
-            # `prepare`, before the caller checked the quota.
-            if self.shared or isinstance(error, OSError):
+            # `prepare`, and gets no second request after it has failed.
+            if isinstance(error, OSError) != self.shared:
                 with suppress(OSError):
                     self.drop([digest])
             raise
@@ -138,20 +138,27 @@ class Store:
     def execute(self, statement: Executable, *, durable: bool = False) -> Sequence[Row[Any]]:
         """Execute one writing statement in a transaction of its own; return its rows."""
         with self.writing(durable=durable) as transaction:
-            assert transaction.connection is not None
-            result = transaction.connection.execute(statement)
-            return result.all() if result.returns_rows else ()
+            return transaction.execute(statement)
 
     def query(self, statement: Executable) -> Sequence[Row[Any]]:
         """Return the rows of one reading statement; none if there is no database."""
         with self.reading() as transaction:
-            if transaction.connection is None:
-                return ()
-            return transaction.connection.execute(statement).all()
+            return transaction.execute(statement)
 
-    async def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
-        """Return a blocking function's value; threads that wait for a server have a limit."""
-        return await anyio.to_thread.run_sync(function, *arguments, limiter=self.limiter)
+    async def run(self, function: Callable[..., T], *arguments: Any, abandon: bool = False) -> T:
+        """Return a blocking function's value; `abandon` leaves it alone on cancellation.
+
+        No more threads wait for a server than it has connections, so that the threads for other
+        work stay free.
+        """
+        limiter = None
+        if self.shared:
+            limiters = _limiters.get({})
+            _limiters.set(limiters)
+            limiter = limiters.setdefault(self._url, anyio.CapacityLimiter(self.pool))
+        return await anyio.to_thread.run_sync(
+            function, *arguments, abandon_on_cancel=abandon, limiter=limiter
+        )
 
     def moment(self, now: float) -> ColumnElement[Any]:
         """Return the SQL of the current time, in seconds since the epoch: `now`, or a server's."""
@@ -225,6 +232,13 @@ class Transaction:
         known = None if self.connection is None else self.connection.info.get(NOW)
         return time.time() if known is None else float(known)
 
+    def execute(self, statement: Executable, values: Any = None) -> Sequence[Row[Any]]:
+        """Execute a statement; return its rows, none without a database."""
+        if self.connection is None:
+            return ()
+        result = self.connection.execute(statement, values)
+        return result.all() if result.returns_rows else ()
+
     def get(self, kind: str, owner: str, name: str) -> bytes | None:
         return dict(self.all(kind, owner, [name])).get(name)
 
@@ -232,17 +246,15 @@ class Transaction:
         self, kind: str, owner: str, name: str, data: bytes, *, updated: float | None = None
     ) -> None:
         """Insert or replace a document; `updated` is in seconds since the epoch, or now."""
-        assert self.connection is not None
         self.delete(kind, owner, name)
         row = {"kind": kind, "owner": owner, "name": name, "data": data, "size": len(data)}
         moment = self.now() if updated is None else updated
-        self.connection.execute(_documents().insert().values(updated=moment, **row))
+        self.execute(table("documents").insert().values(updated=moment, **row))
 
     def delete(self, kind: str, owner: str, name: str) -> bool:
-        if self.connection is None:
-            return False
-        removed = _documents().delete().where(*_where(kind, owner, name))
-        return self.connection.execute(removed).rowcount > 0
+        documents = table("documents")
+        removed = documents.delete().where(*_where(kind, owner, name))
+        return bool(self.execute(removed.returning(documents.c.name)))
 
     def listed(self, kind: str, owner: str | None = None) -> list[Document]:
         return [Document._make(row) for row in self._rows(Document._fields, kind, owner)]
@@ -263,23 +275,20 @@ class Transaction:
     ) -> Sequence[Row[Any]]:
         if self.connection is None:
             return ()
-        table = _documents()
-        chosen = table.select().with_only_columns(*(table.c[each] for each in columns))
-        ordered = chosen.order_by(table.c.updated.desc(), table.c.name)
+        documents = table("documents")
+        ordered = select("documents", *columns)
+        ordered = ordered.order_by(documents.c.updated.desc(), documents.c.name)
         if names is not None:
-            ordered = ordered.where(table.c.name.in_(names))
-        return self.connection.execute(ordered.where(*_where(kind, owner))).all()
+            ordered = ordered.where(documents.c.name.in_(names))
+        return self.execute(ordered.where(*_where(kind, owner)))
 
     def used(self, digests: Iterable[str] | None = None) -> set[str]:
         if self.connection is None:
             return set()
-        from bridge.store.schema import artifacts
-
-        column = artifacts.c.digest
-        chosen = artifacts.select().with_only_columns(column).distinct()
+        chosen = select("artifacts", "digest").distinct()
         if digests is not None:
-            chosen = chosen.where(column.in_(list(digests)))
-        return {row.digest for row in self.connection.execute(chosen)}
+            chosen = chosen.where(table("artifacts").c.digest.in_(list(digests)))
+        return {row.digest for row in self.execute(chosen)}
 
     def prune(
         self,
@@ -304,14 +313,21 @@ class Transaction:
 
 def _where(kind: str, owner: str | None, name: str | None = None) -> list[ColumnElement[bool]]:
     given = {"kind": kind, "owner": owner, "name": name}
-    columns = _documents().c
+    columns = table("documents").c
     return [columns[key] == value for key, value in given.items() if value is not None]
 
 
-def _documents() -> Table:
-    from bridge.store.schema import documents
+def table(name: str) -> Table:
+    """Return a table of the schema; the first use imports SQLAlchemy."""
+    from bridge.store.schema import metadata
 
-    return documents
+    return metadata.tables[name]
+
+
+def select(name: str, *columns: str) -> Select[Any]:
+    """Return a query of some columns of a table."""
+    chosen = table(name)
+    return chosen.select().with_only_columns(*(chosen.c[each] for each in columns))
 
 
 def _exists(file: Path) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import InputFile
 from bridge.runs import Engine
-from bridge.sessions import session as live
+from bridge.sessions import turns
 from bridge.settings import Settings
 from bridge.store import Store
 from bridge.store.schema import sessions
@@ -100,7 +100,7 @@ async def test_a_run_for_which_the_sandbox_is_gone_gets_another(
 async def test_files_that_do_not_fit_beside_what_is_restored_are_for_the_next_run(
     settings: Settings, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "MAX_STATE_BYTES", 100)
+    monkeypatch.setattr(turns, "MAX_STATE_BYTES", 100)
     files = (InputFile(name="a.txt", data=b"x" * 90),)
     async with reopened(settings, backend) as engine:
         await value(engine, "kept = list(range(50))", files=files)

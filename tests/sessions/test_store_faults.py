@@ -74,12 +74,12 @@ async def test_a_run_ends_once_its_bridge_learns_that_another_one_has_the_sessio
     async with pair(settings, tmp_path, proxy) as (one, other):
         session = told(await run(one, "x = ['first']")).session_id
 
-        async def overtaken() -> None:
+        async def run_here() -> None:
             code = "x.append('a')\n" + waits_for(never, said=begun)
             results.append(await run(one, code, session=session, timeout=50))
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(overtaken)
+            tasks.start_soon(run_here)
             await until_exists(begun)
             proxy.fault = fault
             taken = await run(other, "x.append('b'); x", session=session)
@@ -100,12 +100,12 @@ async def test_a_save_that_failed_is_reported_and_made_as_soon_as_the_database_a
     async with pair(settings, tmp_path, proxy) as (one, other):
         session = told(await run(one, "x = 1")).session_id
 
-        async def unsaved() -> None:
+        async def run_here() -> None:
             code = waits_for(go, said=begun) + "x = 2"
             results.append(await run(one, code, session=session))
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(unsaved)
+            tasks.start_soon(run_here)
             await until_exists(begun)
             proxy.fault = "refuse"
             go.touch()
@@ -140,6 +140,32 @@ async def test_no_state_that_was_reported_kept_is_gone(
         assert kept <= set(await value(one, "seen", session=session))
         assert kept <= set(await value(other, "seen", session=session))
         assert {0, 2, 5} <= kept
+
+
+async def test_while_the_database_is_silent_runs_that_need_none_answer_at_once(
+    settings: Settings, tmp_path: Path, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 40.0)
+    answered: list[int] = []
+    async with pair(replace(settings, runs=100), tmp_path, proxy) as (one, _):
+        await run(one, "1", session="")
+
+        async def wait(number: int) -> None:
+            with suppress(BridgeError):
+                code = f"open('out/{number}', 'w').write('x')" if number % 2 else "1"
+                await run(one, code, session="" if number % 2 else f"s{number}")
+            answered.append(number)
+
+        async with anyio.create_task_group() as tasks:
+            proxy.fault = "hang"
+            for number in range(96):
+                tasks.start_soon(wait, number)
+            await until(lambda: one.queue.taken > 44)
+            with anyio.fail_after(20):
+                for _ in range(3):
+                    assert await value(one, "1", session="") == 1
+            assert not answered
+            proxy.fault = "refuse"
 
 
 async def test_a_run_in_a_session_costs_few_statements(

@@ -144,7 +144,7 @@ class _StoredStream:
         artifact = None
         if self._writer is not None:
             try:
-                artifact = await to_thread.run_sync(self._writer.finish)
+                artifact = await self._writer.keep()
             except ArtifactStoreError as error:
                 self._fail(error, b"")
         self.discard()
