@@ -35,6 +35,7 @@ from bridge.gate.question import led_by
 from bridge.gate.services import GateContext, RunContext
 from bridge.model import CallCount, Effect, Json, Receipt, RunResult, Tool
 from bridge.settings.policy import SECRET
+from bridge.telemetry import CALLS
 
 READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
@@ -233,7 +234,7 @@ class Gate:
         try:
             await context.audit.record_call(number, call, pending.decision, approval, note)
         except AuditError:
-            self.tally.count("refused", call, "it could not be recorded")
+            self._count_refusal(call, "it could not be recorded")
             raise
         return await self._hide(call.server, await self._send(pending, send, part))
 
@@ -280,7 +281,7 @@ class Gate:
         except RefusedError as error:
             # A program can repeat such requests without limit, so they are only counted.
             call = CallFacts(server=server, tool=tool)
-            self.tally.count("refused", call, _OVER_LIMIT.rule)
+            self._count_refusal(call, _OVER_LIMIT.rule)
             self.context.audit.count_refusal(self.asked, call, _OVER_LIMIT, error.code)
             raise
         return self.asked
@@ -407,6 +408,7 @@ class Gate:
         except BaseException as error:
             outcome = outcome_after(error)
             context.journal.settle(entry, outcome, None)
+            CALLS.add(call.server, outcome)
             reads = call.definition is not None and call.definition.says_it_reads
             if outcome == "unknown" and not (reads or entry.effect == "read"):
                 self.tally.count("unknown", call, "no answer came")
@@ -422,6 +424,7 @@ class Gate:
         self.result_bytes += size
         context.budget.bytes += size
         context.journal.settle(entry, outcome, result)
+        CALLS.add(call.server, outcome)
         # A retry makes a failed call again.
         self.tally.changing += entry.effect != "read" and outcome == "ok"
         await context.audit.record_outcome(number, outcome, size=size, ms=ms)
@@ -467,14 +470,17 @@ class Gate:
     ) -> BridgeError:
         # A decision to allow is not the reason of this refusal.
         spent = error.code == "call_budget"
-        self.tally.count(
-            "refused", call, "budget" if spent else f"{decision.action}: {decision.rule}"
-        )
+        self._count_refusal(call, "budget" if spent else f"{decision.action}: {decision.rule}")
         waited = getattr(error, "waited_ms", 0)
         await self.context.audit.record_refusal(
             number, call, decision, error.code, waited_ms=waited
         )
         return error
+
+    def _count_refusal(self, call: CallFacts, why: str) -> None:
+        self.tally.count("refused", call, why)
+        # Programs invent names.
+        CALLS.add(call.server if self.context.identify(call.server) else "", "denied")
 
     async def _hide_error(self, server: str, error: UpstreamError) -> None:
         texts = [error.message, error.host_detail, getattr(error, "data", None)]

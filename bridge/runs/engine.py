@@ -40,7 +40,7 @@ from bridge.inventory.inventory import ToolCache
 from bridge.inventory.learned_shapes import LearnedShapes
 from bridge.inventory.secrets import Secrets
 from bridge.inventory.servers import Servers
-from bridge.model import ApplyRequest, RunRequest, RunResult, ServerSpec
+from bridge.model import ApplyRequest, RunRequest, RunResult, ServerSpec, owner_digest
 from bridge.model.runs import catch
 from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
@@ -67,6 +67,7 @@ from bridge.saved_functions.skills import Skills
 from bridge.sessions import Sessions, Turn
 from bridge.settings import Settings, runtime_dir, store_of
 from bridge.store.heartbeat import Heartbeat
+from bridge.telemetry import logged_as
 from bridge.upstream.client_features import current_caller, on_behalf_of
 from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins
@@ -186,12 +187,13 @@ class Engine:
         with self._serving():
             caller = RunCaller(client, Clock(), identified=request.is_identified)
             request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
-            async with self.records.recording(request) as record:
-                result = await redact_outcome(
-                    _with_progress(caller, work(request, caller, record)),
-                    self.servers.secrets.redactor,
-                )
-                return record.ended(result)
+            with logged_as(run=request.run_id, owner=owner_digest(request.owner)):
+                async with self.records.recording(request) as record:
+                    result = await redact_outcome(
+                        _with_progress(caller, work(request, caller, record)),
+                        self.servers.secrets.redactor,
+                    )
+                    return record.ended(result)
 
     async def _run(self, request: RunRequest, caller: RunCaller, record: RunRecord) -> RunResult:
         """Take the nine steps."""

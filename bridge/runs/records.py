@@ -27,6 +27,7 @@ from bridge.private_files import make_directory
 from bridge.render.text import value_text
 from bridge.settings import Settings
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
+from bridge.telemetry import RUN, RUNS
 
 logger = logging.getLogger(__name__)
 
@@ -119,10 +120,12 @@ class RunRecord:
         self._records = records
         self._request = request
         self._descriptor: int | None = None
+        self._began: float | None = None
         self.is_kept = False
 
     async def begin(self) -> None:
         request, records, now = self._request, self._records, time.time()
+        self._began = time.monotonic()
         if not records.are_kept:
             return
         facts: dict[str, Json] = {
@@ -159,6 +162,7 @@ class RunRecord:
             large = estimated_size(result.result, 64 * 1024) > 64 * 1024
             value = "(a large value)" if large else value_text(result.result)
         texts = {"stdout": result.stdout, "stderr": result.stderr, "value": value}
+        self._count(result.status, result.reason or "")
         self._write(
             {
                 "status": result.status,
@@ -180,8 +184,14 @@ class RunRecord:
         if isinstance(error, BridgeError):
             reason, text = error.code, _head(str(error))
             error.run_id = self._request.run_id if self.is_kept else ""
+        self._count("error", reason)
         end = utc_text(time.time())
         self._write({"status": "error", "reason": reason, "error": text, "ended": end})
+
+    def _count(self, status: str, reason: str) -> None:
+        if self._began is not None:
+            RUNS.add(status, reason)
+            RUN.add(amount=time.monotonic() - self._began)
 
     def close(self) -> None:
         if self._descriptor is not None:

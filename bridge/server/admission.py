@@ -36,6 +36,7 @@ from bridge.gate.audit.reading import end_orphans
 from bridge.runs import Engine
 from bridge.server.stdio import MAX_MESSAGE_BYTES, NO_BATCHES, TOO_MANY, is_too_complex
 from bridge.settings import store_of
+from bridge.telemetry import exposition
 from bridge.upstream.framing import encode
 
 logger = logging.getLogger(__name__)
@@ -84,16 +85,21 @@ class Replica:
 
         Probes only read the last check. The first check selects the backend.
         """
-        while True:
+        async with anyio.create_task_group() as tasks:
+            # One each, so that none waits for another that hangs.
             for what in (*_NEEDED, _ORPHANS):
-                try:
-                    problem = await self._look(what)
-                except (BridgeError, OSError) as error:
-                    problem = str(error)
-                # Logged once: a line each second would fill a disk.
-                if problem and problem != self._problems.get(what):
-                    logger.warning("%s: %s", what, problem)
-                self._problems[what] = problem
+                tasks.start_soon(self._watch, what)
+
+    async def _watch(self, what: str) -> None:
+        while True:
+            try:
+                problem = await self._look(what)
+            except (BridgeError, OSError) as error:
+                problem = str(error)
+            # Logged once: a line each second would fill a disk.
+            if problem and problem != self._problems.get(what):
+                logger.warning("%s: %s", what, problem)
+            self._problems[what] = problem
             await anyio.sleep(LOOK_SECONDS)
 
     async def drain(self) -> None:
@@ -117,18 +123,18 @@ class Replica:
 
     async def _look(self, what: str) -> str:
         """Return the problem of one part; empty if there is none."""
-        if what == "sandboxes":
-            return await (await self._engine.sandboxes.backend()).problem()
-        if what == _ORPHANS:
-            await end_orphans(self._engine.gate.audit)
+        # The first use of a backend may fetch an image, for minutes.
+        backend = await self._engine.sandboxes.backend() if what == "sandboxes" else None
+        with anyio.move_on_after(10.0):
+            if backend is not None:
+                return await backend.problem()
+            if what == _ORPHANS:
+                await end_orphans(self._engine.gate.audit)
+            elif not self._store.shared:
+                read = partial(self._store.documents, "ready", [""])
+                await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
             return ""
-        if self._store.shared:
-            return ""
-        with anyio.move_on_after(2.0):
-            read = partial(self._store.documents, "ready", [""])
-            await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
-            return ""
-        return "it does not answer within 2 s"
+        return "it did not answer in time"
 
     def probe(self, scope: Scope) -> Response | None:
         """Return the response to a probe; None for other requests."""
@@ -138,16 +144,8 @@ class Replica:
             case "/healthz":
                 return PlainTextResponse("ok\n")
             case "/metrics":
-                queue, waiting = self._engine.queue, self._engine.sandboxes.report.waiting
-                gauges = {
-                    "runs_queued": queue.waiting,
-                    "runs_running": queue.taken,
-                    "sandboxes_waiting": waiting,
-                    "draining": int(self._engine.under_way.draining),
-                }
-                names = {f"mcp_code_bridge_{name}": value for name, value in gauges.items()}
-                lines = (f"# TYPE {name} gauge\n{name} {names[name]}\n" for name in names)
-                return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
+                text = exposition(self._gauges())
+                return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
             case "/readyz":
                 missing = self.missing
                 body = {"ready": not missing, "replica": self.name, "missing": missing}
@@ -156,6 +154,17 @@ class Replica:
                 return Response(json.dumps(body), status, media_type="application/json")
             case _:
                 return None
+
+    def _gauges(self) -> dict[str, tuple[str, int]]:
+        engine, store = self._engine, self._problems["store"] or self._engine.heartbeat.silence
+        return {
+            "runs_queued": ("Runs that wait for a slot.", engine.queue.waiting),
+            "runs_running": ("Taken slots.", engine.queue.taken),
+            "sandboxes_waiting": ("Warm sandboxes.", engine.sandboxes.report.waiting),
+            "sessions_unsaved": ("Sessions with unsaved state.", engine.sessions.unsaved),
+            "store_up": ("Whether the store can be used.", int(not store)),
+            "draining": ("Whether this bridge ends.", int(engine.under_way.draining)),
+        }
 
     def route(self, scope: Scope, headers: Headers) -> tuple[Scope, Response | None]:
         """Remove this replica's name from a request's session id, or refuse another replica's."""

@@ -51,6 +51,7 @@ from bridge.store.schema import (
     pieces,
 )
 from bridge.store.store import BLOBS, NOW, VERSION, Store
+from bridge.telemetry import STORE
 
 POOL = 8  # The most connections of one bridge; a transaction takes a few milliseconds.
 ANSWER_SECONDS = 10.0  # A stopped server may never answer.
@@ -230,13 +231,14 @@ class Silence:
         Raises:
             StoreError: The database does not answer, and another call tries it.
         """
-        known = self._error
+        known, began = self._error, time.monotonic()
         tries = known is not None and self._trying.acquire(blocking=False)
         if known is not None and not tries:
             raise StoreError(known.errno or errno.EIO, known.strerror or "", known.remedy)
 
         def answered() -> None:
             nonlocal tries
+            STORE.add(amount=time.monotonic() - began)
             if tries:
                 self._error, tries = None, False
                 self._trying.release()

@@ -1,0 +1,92 @@
+"""What a process reports: numbers in Prometheus' text format, and the run that a log line is of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from math import inf
+from threading import Lock
+
+SERIES = 500  # Of one metric, since Prometheus has each in memory. Others count as "others".
+
+_lock = Lock()  # The store counts in threads.
+
+
+@dataclass(eq=False)
+class Metric:
+    """A histogram if it has buckets (upper bounds), a counter if its name says so, or a gauge."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    _series: dict[tuple[str, ...], list[float]] = field(default_factory=dict)
+
+    def add(self, *values: str, amount: float = 1.0) -> None:
+        """Add an amount to the series with these values of the labels."""
+        with _lock:
+            if values not in self._series and len(self._series) >= SERIES:
+                values = ("others",) * len(values)
+            series = self._series.setdefault(values, [0.0] * (len(self.buckets) + 2))
+            series[0] += amount
+            for place, bound in enumerate((*self.buckets, inf), 1):
+                series[place] += amount <= bound
+
+    def lines(self) -> Iterator[str]:
+        name, counter = f"mcp_code_bridge_{self.name}", self.name.endswith("_total")
+        kind = "histogram" if self.buckets else "counter" if counter else "gauge"
+        yield f"# HELP {name} {self.text}\n# TYPE {name} {kind}\n"
+        with _lock:
+            found = [(values, list(series)) for values, series in self._series.items()]
+        for values, (total, *counts) in found:
+            pairs = [(key, value) for key, value in zip(self.labels, values, strict=True)]
+            if not self.buckets:
+                yield f"{name}{_braced(pairs)} {total}\n"
+                continue
+            for bound, count in zip((*map(str, self.buckets), "+Inf"), counts, strict=True):
+                yield f"{name}_bucket{_braced([*pairs, ('le', bound)])} {count}\n"
+            yield f"{name}_sum{_braced(pairs)} {total}\n{name}_count{_braced(pairs)} {counts[-1]}\n"
+
+
+def _braced(pairs: list[tuple[str, str]]) -> str:
+    escapes = {ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n"}
+    text = ",".join(f'{key}="{value.translate(escapes)}"' for key, value in pairs)
+    return f"{{{text}}}" if text else ""
+
+
+RUNS = Metric("runs_total", "Ended runs and applied plans.", ("status", "reason"))
+RUN = Metric("run_seconds", "Time of a run.", buckets=(0.1, 0.5, 1, 5, 30, 120, 600))
+QUEUE = Metric("queue_seconds", "Wait for a run's slot.", buckets=(0.1, 1, 5, 15, 30, 60))
+START = Metric("sandbox_start_seconds", "Start of a sandbox.", ("warm",), (0.1, 0.3, 1, 3, 10, 30))
+CALLS = Metric("calls_total", "Calls of programs to servers.", ("server", "outcome"))
+STORE = Metric("store_seconds", "Answers of a shared store.", (), (0.005, 0.02, 0.1, 0.5, 2, 10))
+
+
+def exposition(gauges: Mapping[str, tuple[str, float]]) -> str:
+    """Return all metrics as text; gauges are names, each with its explanation and value."""
+    metrics = [RUNS, RUN, QUEUE, START, CALLS, STORE]
+    metrics += [
+        Metric(name, text, _series={(): [value, 0.0]}) for name, (text, value) in gauges.items()
+    ]
+    return "".join(line for metric in metrics for line in metric.lines())
+
+
+_facts: ContextVar[dict[str, str] | None] = ContextVar("facts", default=None)
+
+
+@contextmanager
+def logged_as(**facts: str) -> Iterator[None]:
+    """Log lines as JSON have these facts while this is open."""
+    token = _facts.set(facts)
+    try:
+        yield
+    finally:
+        # A server or sandbox that the run started has a copy of the context, and outlives the run.
+        facts.clear()
+        _facts.reset(token)
+
+
+def logged_facts() -> Mapping[str, str]:
+    return _facts.get() or {}
