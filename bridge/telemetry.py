@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -73,20 +74,16 @@ def exposition(gauges: Mapping[str, tuple[str, float]]) -> str:
     return "".join(line for metric in metrics for line in metric.lines())
 
 
-_facts: ContextVar[dict[str, str] | None] = ContextVar("facts", default=None)
+LOG_FACTS: ContextVar[ChainMap[str, str]] = ContextVar("facts", default=ChainMap())  # noqa: B039 - never changed
 
 
 @contextmanager
 def logged_as(**facts: str) -> Iterator[None]:
-    """Log lines as JSON have these facts while this is open."""
-    token = _facts.set(facts)
+    """Give the log lines of this context these facts too."""
+    token = LOG_FACTS.set(LOG_FACTS.get().new_child(facts))
     try:
         yield
     finally:
-        # A server or sandbox that the run started has a copy of the context, and outlives the run.
+        # A server or sandbox that a run starts has a copy of the context, and outlives the run.
         facts.clear()
-        _facts.reset(token)
-
-
-def logged_facts() -> Mapping[str, str]:
-    return _facts.get() or {}
+        LOG_FACTS.reset(token)

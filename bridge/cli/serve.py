@@ -19,6 +19,7 @@ from bridge.server.app import build_server, error_server
 from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.server.stdio import STDIO, serve_stdio
 from bridge.settings import Settings, http_token
+from bridge.telemetry import logged_as
 
 
 async def serve(
@@ -41,6 +42,7 @@ async def serve(
         settings = replace(settings, replica=settings.replica or name)
     context = context_for(settings)
     async with AsyncExitStack() as stack:
+        stack.enter_context(logged_as(bridge=settings.replica))
         # Not eager: the answer to `initialize` must not wait for the files of all servers.
         opened = open_engine(settings, eager=False, choose_backend=select_present)
         engine = await stack.enter_async_context(opened)

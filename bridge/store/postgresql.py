@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,6 @@ from bridge.store.schema import (
 from bridge.store.store import BLOBS, NOW, VERSION, Store
 from bridge.telemetry import STORE
 
-POOL = 8  # The most connections of one bridge; a transaction takes a few milliseconds.
 ANSWER_SECONDS = 10.0  # A stopped server may never answer.
 LOCK_SECONDS = 8  # Less than `ANSWER_SECONDS`, so that the server says why a transaction waits.
 IDLE_SECONDS = 5  # A stopped bridge may never end its write transaction and release the lock.
@@ -91,10 +90,11 @@ class ServerStore(Store):
 
     shared = True
 
-    def __init__(self, directory: Path, url: ServerUrl) -> None:
+    def __init__(self, directory: Path, url: ServerUrl, pool: int = 8) -> None:
         super().__init__(directory)
+        self._make = partial(make_engine, pool)
         self._url, self.place = url.text, str(url)
-        self._silence, self.limiter = _silence(url.text), _limiter(url.text)
+        self._silence, self.limiter = _silence(url.text), _limiter(url.text, pool)
         self.blobs = ServerBlobs(directory / BLOBS, self)
 
     def check(self) -> None:
@@ -140,12 +140,12 @@ class ServerStore(Store):
             yield connection
 
     def _engine(self) -> Engine:
-        return databases.engine(self._url, (0, 0), make_engine, migrates=False)
+        return databases.engine(self._url, (0, 0), self._make, migrates=False)
 
     def migrate(self) -> None:
         """Bring the database to this version."""
         databases.close(self._url)
-        databases.engine(self._url, (0, 0), make_engine)
+        databases.engine(self._url, (0, 0), self._make)
 
     def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         failure = as_store_error(error)
@@ -156,7 +156,7 @@ class ServerStore(Store):
         return failure
 
 
-def make_engine(url: str) -> Engine:
+def make_engine(pool: int, url: str) -> Engine:
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -192,8 +192,8 @@ def make_engine(url: str) -> Engine:
     engine = create_engine(
         "postgresql+psycopg://",
         creator=connect,
-        pool_size=POOL // 2,
-        max_overflow=POOL - POOL // 2,
+        pool_size=pool // 2,
+        max_overflow=pool - pool // 2,
         pool_timeout=ANSWER_SECONDS,
         hide_parameters=True,
     )
@@ -260,8 +260,8 @@ def _silence(url: str) -> Silence:
 
 
 @cache
-def _limiter(url: str) -> anyio.CapacityLimiter:
-    return anyio.CapacityLimiter(POOL)
+def _limiter(url: str, pool: int) -> anyio.CapacityLimiter:
+    return anyio.CapacityLimiter(pool)
 
 
 def _begin(connection: Connection) -> None:
