@@ -96,6 +96,8 @@ class Tally:
     def count(self, outcome: CallOutcome, call: CallFacts, why: str = "") -> None:
         if outcome == "sent":
             self.made[call.server] += 1
+        if outcome == "refused":
+            CALLS.add(call.server, "denied")
         counts = self._counts.setdefault(outcome, Counter())
         key = (call.server, call.tool, why)
         if key not in counts and len(counts) >= 100:
@@ -234,7 +236,7 @@ class Gate:
         try:
             await context.audit.record_call(number, call, pending.decision, approval, note)
         except AuditError:
-            self._count_refusal(call, "it could not be recorded")
+            self.tally.count("refused", call, "it could not be recorded")
             raise
         return await self._hide(call.server, await self._send(pending, send, part))
 
@@ -281,7 +283,7 @@ class Gate:
         except RefusedError as error:
             # A program can repeat such requests without limit, so they are only counted.
             call = CallFacts(server=server, tool=tool)
-            self._count_refusal(call, _OVER_LIMIT.rule)
+            self.tally.count("refused", call, _OVER_LIMIT.rule)
             self.context.audit.count_refusal(self.asked, call, _OVER_LIMIT, error.code)
             raise
         return self.asked
@@ -470,17 +472,14 @@ class Gate:
     ) -> BridgeError:
         # A decision to allow is not the reason of this refusal.
         spent = error.code == "call_budget"
-        self._count_refusal(call, "budget" if spent else f"{decision.action}: {decision.rule}")
+        self.tally.count(
+            "refused", call, "budget" if spent else f"{decision.action}: {decision.rule}"
+        )
         waited = getattr(error, "waited_ms", 0)
         await self.context.audit.record_refusal(
             number, call, decision, error.code, waited_ms=waited
         )
         return error
-
-    def _count_refusal(self, call: CallFacts, why: str) -> None:
-        self.tally.count("refused", call, why)
-        # Programs invent names.
-        CALLS.add(call.server if self.context.identify(call.server) else "", "denied")
 
     async def _hide_error(self, server: str, error: UpstreamError) -> None:
         texts = [error.message, error.host_detail, getattr(error, "data", None)]

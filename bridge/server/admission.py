@@ -61,6 +61,7 @@ REPLICA = "mcp-bridge-replica"
 SESSION = "mcp-session-id"
 
 LOOK_SECONDS = 1.0  # Between health checks.
+LOOK_DEADLINE = 10.0  # Seconds of one.
 
 _NEEDED = ("sandboxes", "store")
 _ORPHANS = "ends of dead replicas' runs"
@@ -125,7 +126,7 @@ class Replica:
         """Return the problem of one part; empty if there is none."""
         # The first use of a backend may fetch an image, for minutes.
         backend = await self._engine.sandboxes.backend() if what == "sandboxes" else None
-        with anyio.move_on_after(10.0):
+        with anyio.move_on_after(LOOK_DEADLINE):
             if backend is not None:
                 return await backend.problem()
             if what == _ORPHANS:
@@ -134,7 +135,7 @@ class Replica:
                 read = partial(self._store.documents, "ready", [""])
                 await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
             return ""
-        return "it did not answer in time"
+        return f"it did not answer within {LOOK_DEADLINE:g} s"
 
     def probe(self, scope: Scope) -> Response | None:
         """Return the response to a probe; None for other requests."""
