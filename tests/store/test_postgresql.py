@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from bridge.gate.pins import Pins
 from bridge.model import Tool
 from bridge.saved_functions.documents import Memories
 from bridge.sessions.checkpoints import Checkpoints
+from bridge.settings import load, store_of
 from bridge.store import ServerUrl, Store, StoreError
 from bridge.store.postgresql import ServerStore
 from bridge.store.schema import migrations
@@ -334,6 +336,23 @@ def test_a_server_that_ends_while_a_content_is_read_is_the_store_s_error(
 
     with pytest.raises(ArtifactStoreError, match="cannot be reached"):
         read()
+
+
+def test_a_bridge_has_no_more_connections_than_its_setting_says(
+    tmp_path: Path, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 0.5)
+    flags = {"store": own_server.url(), "store_pool": "3", "state_dir": str(tmp_path)}
+    store = store_of(load(flags, {"HOME": str(tmp_path)}))
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(store.reading())
+        with pytest.raises(StoreError, match="all connections to the database are in use"):
+            get(store, "a")
+    assert get(store, "a") is None
+    assert store.limiter is not None
+    assert store.limiter.total_tokens == 3
+    store.close()
 
 
 @pytest.mark.parametrize(
