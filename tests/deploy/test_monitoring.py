@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from bridge.errors import CODES, BridgeError
+from bridge.event_loop import background_task
 from bridge.model import RunRequest
 from bridge.model.names import Reason
 from bridge.runs import Engine
@@ -20,14 +21,15 @@ from bridge.server.admission import Replica
 from bridge.telemetry import SERIES, Metric
 from tests.deploy.test_manifests import DEPLOY, one
 from tests.engine_rig import ListFinder, workshop
+from tests.waiting import until
 
 MONITORING = DEPLOY / "monitoring"
 RULES = MONITORING / "alerts.yml"
 NAME = re.compile(r"\bmcp_code_bridge_\w+")
 
 
-def scrape(engine: Engine) -> str:
-    response = Replica(engine).probe({"type": "http", "method": "GET", "path": "/metrics"})
+def scrape(replica: Replica) -> str:
+    response = replica.probe({"type": "http", "method": "GET", "path": "/metrics"})
     assert response is not None
     return bytes(response.body).decode()
 
@@ -52,7 +54,7 @@ def finder() -> ListFinder:
 
 @pytest.mark.parametrize("settings", [{"listed_servers_only": "1"}], indirect=True)
 async def test_metrics_count_runs_their_waits_and_their_calls(engine: Engine) -> None:
-    before = samples(scrape(engine))
+    before = samples(scrape(Replica(engine)))
     await engine.run(RunRequest(code="await mcp_work_shop.add(a=1, b=2)", servers=("work-shop",)))
     await engine.run(RunRequest(code="1/0"))
     hidden = "await runtime.call_tool('rehto'[::-1], 'add', {'a': 1, 'b': 2})"
@@ -60,7 +62,7 @@ async def test_metrics_count_runs_their_waits_and_their_calls(engine: Engine) ->
     await engine.run(RunRequest(code=hidden.replace("rehto", "none")))
     with pytest.raises(BridgeError):
         await engine.run(RunRequest(code="1", servers=("none",)))
-    text = scrape(engine)
+    text = scrape(Replica(engine))
     now = samples(text)
     grown = {name: value - before.get(name, 0.0) for name, value in now.items()}
     assert {name: value for name, value in grown.items() if value and "_total" in name} == {
@@ -72,7 +74,13 @@ async def test_metrics_count_runs_their_waits_and_their_calls(engine: Engine) ->
     }
     assert grown["run_seconds_count"] == grown['run_seconds_bucket{le="+Inf"}'] == 5.0
     assert grown["queue_seconds_count"] == grown['sandbox_start_seconds_count{warm="no"}'] == 4.0
-    assert now["runs_queued"] == now["sessions_unsaved"] == 0.0
+    assert now["runs_queued"] == now["sessions_unsaved"] == now["store_up"] == 0.0
+    replica = Replica(engine)
+    async with background_task(replica.tend):
+        await until(lambda: not replica.missing)
+        assert samples(scrape(replica))["store_up"] == 1.0
+        engine.heartbeat.silence = "the database server cannot be reached"
+        assert samples(scrape(replica))["store_up"] == 0.0
     promtool("check", "metrics", stdin=text)
 
 
@@ -94,7 +102,7 @@ def expressions() -> list[str]:
 
 
 async def test_what_reads_metrics_and_reasons_names_those_that_exist(engine: Engine) -> None:
-    types = dict(re.findall(r"# TYPE (\S+) (\w+)", scrape(engine)))
+    types = dict(re.findall(r"# TYPE (\S+) (\w+)", scrape(Replica(engine))))
     read = {name for each in expressions() for name in NAME.findall(each)}
     assert {name.removesuffix("_bucket") for name in read} == types.keys()
     assert {types[name.removesuffix("_bucket")] for name in read if name not in types} == {

@@ -26,6 +26,7 @@ from bridge.settings import load, store_of
 from bridge.store import ServerUrl, Store, StoreError
 from bridge.store.postgresql import ServerStore
 from bridge.store.schema import migrations
+from bridge.telemetry import STORE
 from tests import postgresql as servers
 from tests.postgresql import PASSWORD, Server, store_at
 from tests.raised import raises_code
@@ -342,13 +343,21 @@ def test_a_bridge_has_no_more_connections_than_its_setting_says(
     tmp_path: Path, own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 0.5)
+
+    def answers() -> float:
+        return float("".join(STORE.lines()).rpartition(" ")[2])
+
     flags = {"store": own_server.url(), "store_pool": "3", "state_dir": str(tmp_path)}
     store = store_of(load(flags, {"HOME": str(tmp_path)}))
+    assert get(store, "a") is None
+    before = answers()
     with ExitStack() as stack:
         for _ in range(3):
             stack.enter_context(store.reading())
         with pytest.raises(StoreError, match="all connections to the database are in use"):
             get(store, "a")
+    # The one that got no connection is no answer.
+    assert answers() - before == 3
     assert get(store, "a") is None
     assert store.limiter is not None
     assert store.limiter.total_tokens == 3
