@@ -42,19 +42,21 @@ class Metric:
         with _lock:
             found = [(values, list(series)) for values, series in self._series.items()]
         for values, (total, *counts) in found:
-            pairs = [(key, value) for key, value in zip(self.labels, values, strict=True)]
+            labels = dict(zip(self.labels, values, strict=True))
             if not self.buckets:
-                yield f"{name}{_braced(pairs)} {total}\n"
+                yield _sample(name, labels, total)
                 continue
             for bound, count in zip((*map(str, self.buckets), "+Inf"), counts, strict=True):
-                yield f"{name}_bucket{_braced([*pairs, ('le', bound)])} {count}\n"
-            yield f"{name}_sum{_braced(pairs)} {total}\n{name}_count{_braced(pairs)} {counts[-1]}\n"
+                yield _sample(f"{name}_bucket", {**labels, "le": bound}, count)
+            yield _sample(f"{name}_sum", labels, total) + _sample(
+                f"{name}_count", labels, counts[-1]
+            )
 
 
-def _braced(pairs: list[tuple[str, str]]) -> str:
+def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
     escapes = {ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n"}
-    text = ",".join(f'{key}="{value.translate(escapes)}"' for key, value in pairs)
-    return f"{{{text}}}" if text else ""
+    pairs = ",".join(f'{key}="{text.translate(escapes)}"' for key, text in labels.items())
+    return f"{name}{{{pairs}}} {value}\n" if pairs else f"{name} {value}\n"
 
 
 RUNS = Metric("runs_total", "Ended runs and applied plans.", ("status", "reason"))

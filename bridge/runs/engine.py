@@ -184,16 +184,16 @@ class Engine:
         work: Callable[[Request, RunCaller, RunRecord], Awaitable[RunResult]],
     ) -> RunResult:
         """Do the work of a request, record it, and redact its result."""
-        with self._serving():
+        request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
+        facts = logged_as(run=request.run_id, owner=owner_digest(request.owner))
+        with self._serving(), facts:
             caller = RunCaller(client, Clock(), identified=request.is_identified)
-            request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
-            with logged_as(run=request.run_id, owner=owner_digest(request.owner)):
-                async with self.records.recording(request) as record:
-                    result = await redact_outcome(
-                        _with_progress(caller, work(request, caller, record)),
-                        self.servers.secrets.redactor,
-                    )
-                    return record.ended(result)
+            async with self.records.recording(request) as record:
+                result = await redact_outcome(
+                    _with_progress(caller, work(request, caller, record)),
+                    self.servers.secrets.redactor,
+                )
+                return record.ended(result)
 
     async def _run(self, request: RunRequest, caller: RunCaller, record: RunRecord) -> RunResult:
         """Take the nine steps."""

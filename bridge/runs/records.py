@@ -165,7 +165,6 @@ class RunRecord:
             large = estimated_size(result.result, 64 * 1024) > 64 * 1024
             value = "(a large value)" if large else value_text(result.result)
         texts = {"stdout": result.stdout, "stderr": result.stderr, "value": value}
-        self._count(result.status, result.reason or "")
         self._write(
             {
                 "status": result.status,
@@ -187,20 +186,17 @@ class RunRecord:
         if isinstance(error, BridgeError):
             reason, text = error.code, _head(str(error))
             error.run_id = self._request.run_id if self.is_kept else ""
-        self._count("error", reason)
         end = utc_text(time.time())
         self._write({"status": "error", "reason": reason, "error": text, "ended": end})
-
-    def _count(self, status: str, reason: str) -> None:
-        if self._began is not None:
-            RUNS.add(status, reason)
-            RUN.add(amount=time.monotonic() - self._began)
 
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
 
     def _write(self, facts: Mapping[str, Json]) -> bool:
+        if "status" in facts and self._began is not None:
+            RUNS.add(facts["status"], facts["reason"] or "")
+            RUN.add(amount=time.monotonic() - self._began)
         told = {name: value for name, value in facts.items() if value not in (None, "", 0)}
         data = json.dumps(told, separators=(",", ":")).encode("ascii") + b"\n"
         self._records.untidy += len(data)

@@ -290,10 +290,9 @@ class Transaction:
         oldest: float = 0.0,
         owner: str | None = None,
     ) -> int:
-        """Remove a kind's documents beyond these limits: of one owner, or of all owners together.
+        """Remove documents of one owner, or of all, beyond these limits; return how many.
 
-        The newest document may exceed `most_bytes`. `oldest` is in seconds since the epoch. Returns
-        how many were removed.
+        The newest document may exceed `most_bytes`. `oldest` is in seconds since the epoch.
         """
         size = removed = 0
         for number, each in enumerate(self.listed(kind, owner), start=1):
