@@ -2,81 +2,58 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from math import inf
 from threading import Lock
 
-SERIES = 500  # Of one metric, since Prometheus has each in memory. Others count as "others".
+METRICS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "runs_total": ("Ended runs and applied plans.", ()),
+    "run_seconds": ("Time of a run.", (0.1, 0.5, 1, 5, 30, 120, 600)),
+    "queue_seconds": ("Wait for a run's slot.", (0.1, 1, 5, 15, 30, 60)),
+    "sandbox_start_seconds": ("Start of a sandbox.", (0.1, 0.3, 1, 3, 10, 30)),
+    "calls_total": ("Calls of programs to servers.", ()),
+    "store_seconds": ("Wait for an answer of a shared store.", (0.005, 0.02, 0.1, 0.5, 2, 10)),
+}
+"""Counters, and histograms with the bounds of their buckets."""
 
+_samples: dict[str, dict[str, float]] = {name: defaultdict(float) for name in METRICS}
 _lock = Lock()  # The store counts in threads.
+_ESCAPES = {ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n"}
 
 
-@dataclass(eq=False)
-class Metric:
-    """A histogram if it has buckets (upper bounds), a counter if its name says so, or a gauge."""
-
-    name: str
-    text: str
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-    _series: dict[tuple[str, ...], list[float]] = field(default_factory=dict)
-
-    def add(self, *values: str, amount: float = 1.0) -> None:
-        """Add an amount to the series with these values of the labels."""
-        with _lock:
-            if values not in self._series and len(self._series) >= SERIES:
-                values = ("others",) * len(values)
-            series = self._series.setdefault(values, [0.0] * (len(self.buckets) + 2))
-            series[0] += amount
-            for place, bound in enumerate((*self.buckets, inf), 1):
-                series[place] += amount <= bound
-
-    def lines(self) -> Iterator[str]:
-        name, counter = f"mcp_code_bridge_{self.name}", self.name.endswith("_total")
-        kind = "histogram" if self.buckets else "counter" if counter else "gauge"
-        yield f"# HELP {name} {self.text}\n# TYPE {name} {kind}\n"
-        with _lock:
-            found = [(values, list(series)) for values, series in self._series.items()]
-        for values, (total, *counts) in found:
-            labels = dict(zip(self.labels, values, strict=True))
-            if not self.buckets:
-                yield _sample(name, labels, total)
-                continue
-            for bound, count in zip((*map(str, self.buckets), "+Inf"), counts, strict=True):
-                yield _sample(f"{name}_bucket", {**labels, "le": bound}, count)
-            yield _sample(f"{name}_sum", labels, total) + _sample(
-                f"{name}_count", labels, counts[-1]
-            )
+def count(name: str, amount: float = 1.0, **labels: str) -> None:
+    """Add an amount to a counter, or one observation to a histogram; labels have few values."""
+    pairs = [f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels.items()]
+    bounds, samples, braced = METRICS[name][1], _samples[name], f"{{{','.join(pairs)}}}"
+    with _lock:
+        for bound in (*map(str, bounds), "+Inf") if bounds else ():
+            label = ",".join([*pairs, f'le="{bound}"'])
+            samples[f"{name}_bucket{{{label}}}"] += amount <= float(bound)
+        if bounds:
+            samples[f"{name}_count{braced}"] += 1
+        samples[f"{name}_sum{braced}" if bounds else name + braced] += amount
 
 
-def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    escapes = {ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n"}
-    pairs = ",".join(f'{key}="{text.translate(escapes)}"' for key, text in labels.items())
-    return f"{name}{{{pairs}}} {value}\n" if pairs else f"{name} {value}\n"
-
-
-RUNS = Metric("runs_total", "Ended runs and applied plans.", ("status", "reason"))
-RUN = Metric("run_seconds", "Time of a run.", buckets=(0.1, 0.5, 1, 5, 30, 120, 600))
-QUEUE = Metric("queue_seconds", "Wait for a run's slot.", buckets=(0.1, 1, 5, 15, 30, 60))
-START = Metric("sandbox_start_seconds", "Start of a sandbox.", ("warm",), (0.1, 0.3, 1, 3, 10, 30))
-CALLS = Metric("calls_total", "Calls of programs to servers.", ("server", "outcome"))
-STORE = Metric("store_seconds", "Answers of a shared store.", (), (0.005, 0.02, 0.1, 0.5, 2, 10))
+# Prometheus sees no increase from nothing to one.
+count("runs_total", 0.0, status="error", reason="engine")
 
 
 def exposition(gauges: Mapping[str, tuple[str, float]]) -> str:
-    """Return all metrics as text; gauges are names, each with its explanation and value."""
-    metrics = [RUNS, RUN, QUEUE, START, CALLS, STORE]
-    metrics += [
-        Metric(name, text, _series={(): [value, 0.0]}) for name, (text, value) in gauges.items()
-    ]
-    return "".join(line for metric in metrics for line in metric.lines())
+    """Return all metrics as text; gauges have a description and a value."""
+    told = [(name, "gauge", text, {name: value}) for name, (text, value) in gauges.items()]
+    with _lock:
+        for name, (text, bounds) in METRICS.items():
+            told.append((name, "histogram" if bounds else "counter", text, {**_samples[name]}))
+    lines = []
+    for name, kind, text, samples in told:
+        lines += [f"# HELP mcp_code_bridge_{name} {text}", f"# TYPE mcp_code_bridge_{name} {kind}"]
+        lines += [f"mcp_code_bridge_{sample} {value}" for sample, value in samples.items()]
+    return "\n".join([*lines, ""])
 
 
-LOG_FACTS: ContextVar[ChainMap[str, str]] = ContextVar("facts", default=ChainMap())  # noqa: B039 - never changed
+LOG_FACTS: ContextVar[ChainMap[str, str]] = ContextVar("facts", default=ChainMap())  # noqa: B039
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 import anyio
 
+from bridge import telemetry
 from bridge.errors import (
     ApprovalNeededError,
     ApprovalRefusedError,
@@ -35,7 +36,6 @@ from bridge.gate.question import led_by
 from bridge.gate.services import GateContext, RunContext
 from bridge.model import CallCount, Effect, Json, Receipt, RunResult, Tool
 from bridge.settings.policy import SECRET
-from bridge.telemetry import CALLS
 
 READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
@@ -97,7 +97,7 @@ class Tally:
         if outcome == "sent":
             self.made[call.server] += 1
         if outcome == "refused":
-            CALLS.add(call.server, "denied")
+            telemetry.count("calls_total", server=call.server, outcome="denied")
         counts = self._counts.setdefault(outcome, Counter())
         key = (call.server, call.tool, why)
         if key not in counts and len(counts) >= 100:
@@ -410,7 +410,7 @@ class Gate:
         except BaseException as error:
             outcome = outcome_after(error)
             context.journal.settle(entry, outcome, None)
-            CALLS.add(call.server, outcome)
+            telemetry.count("calls_total", server=call.server, outcome=outcome)
             reads = call.definition is not None and call.definition.says_it_reads
             if outcome == "unknown" and not (reads or entry.effect == "read"):
                 self.tally.count("unknown", call, "no answer came")
@@ -426,7 +426,7 @@ class Gate:
         self.result_bytes += size
         context.budget.bytes += size
         context.journal.settle(entry, outcome, result)
-        CALLS.add(call.server, outcome)
+        telemetry.count("calls_total", server=call.server, outcome=outcome)
         # A retry makes a failed call again.
         self.tally.changing += entry.effect != "read" and outcome == "ok"
         await context.audit.record_outcome(number, outcome, size=size, ms=ms)

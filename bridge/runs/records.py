@@ -27,7 +27,7 @@ from bridge.private_files import make_directory
 from bridge.render.text import value_text
 from bridge.settings import Settings
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
-from bridge.telemetry import RUN, RUNS
+from bridge.telemetry import count
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +39,6 @@ TIDY_BYTES = 10 * 1024**2  # A bridge removes old records after it has written t
 
 _NAME = re.compile(r"(\d{13})\.([0-9A-Za-z_-]{1,40})\.([0-9a-f]{32})\.jsonl")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-RUNS.add("error", "engine", amount=0.0)  # Without a zero Prometheus sees no first increase.
 
 
 class RunRecords:
@@ -195,8 +192,8 @@ class RunRecord:
 
     def _write(self, facts: Mapping[str, Json]) -> bool:
         if "status" in facts and self._began is not None:
-            RUNS.add(facts["status"], facts["reason"] or "")
-            RUN.add(amount=time.monotonic() - self._began)
+            count("runs_total", status=facts["status"], reason=facts["reason"] or "")
+            count("run_seconds", time.monotonic() - self._began)
         told = {name: value for name, value in facts.items() if value not in (None, "", 0)}
         data = json.dumps(told, separators=(",", ":")).encode("ascii") + b"\n"
         self._records.untidy += len(data)

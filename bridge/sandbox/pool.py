@@ -22,7 +22,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import BridgeError
-from bridge.telemetry import QUEUE, START
+from bridge.telemetry import count
 
 SETTLE_SECONDS = 0.025
 """Quiet time before the pool starts or destroys a sandbox, so that runs do not compete with it."""
@@ -347,7 +347,8 @@ class WarmPool(Generic[K, T]):
                 async with self._opener(slot.key) as value:
                     slot.value = value
                     self._start_seconds = anyio.current_time() - began
-                    START.add("no" if slot.claimed else "yes", amount=self._start_seconds)
+                    warm = "no" if slot.claimed else "yes"
+                    count("sandbox_start_seconds", self._start_seconds, warm=warm)
                     if slot.state == "waiting":
                         self._changed.set()
                         await self._idle_until_claimed(slot, value)
@@ -437,7 +438,7 @@ class RunQueue:
             self.taken += 1
         else:
             await self._wait(_Ticket(owner, on_position))
-        QUEUE.add(amount=anyio.current_time() - began)
+        count("queue_seconds", anyio.current_time() - began)
         holders = 0
 
         def keep() -> Callable[[], None]:

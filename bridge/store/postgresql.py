@@ -51,7 +51,7 @@ from bridge.store.schema import (
     pieces,
 )
 from bridge.store.store import BLOBS, NOW, VERSION, Store
-from bridge.telemetry import STORE
+from bridge.telemetry import count
 
 ANSWER_SECONDS = 10.0  # A stopped server may never answer.
 LOCK_SECONDS = 8  # Less than `ANSWER_SECONDS`, so that the server says why a transaction waits.
@@ -238,7 +238,7 @@ class Silence:
 
         def answered() -> None:
             nonlocal tries
-            STORE.add(amount=time.monotonic() - began)
+            count("store_seconds", time.monotonic() - began)
             if tries:
                 self._error, tries = None, False
                 self._trying.release()

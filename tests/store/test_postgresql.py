@@ -26,7 +26,7 @@ from bridge.settings import load, store_of
 from bridge.store import ServerUrl, Store, StoreError
 from bridge.store.postgresql import ServerStore
 from bridge.store.schema import migrations
-from bridge.telemetry import STORE
+from bridge.telemetry import _samples
 from tests import postgresql as servers
 from tests.postgresql import PASSWORD, Server, store_at
 from tests.raised import raises_code
@@ -345,7 +345,7 @@ def test_a_bridge_has_no_more_connections_than_its_setting_says(
     monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 0.5)
 
     def answers() -> float:
-        return float("".join(STORE.lines()).rpartition(" ")[2])
+        return _samples["store_seconds"]["store_seconds_count{}"]
 
     flags = {"store": own_server.url(), "store_pool": "3", "state_dir": str(tmp_path)}
     store = store_of(load(flags, {"HOME": str(tmp_path)}))
