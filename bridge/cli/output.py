@@ -29,10 +29,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from bridge.errors import BridgeError
-from bridge.event_loop import utc_text
+from bridge.event_loop import LOG_FACTS, utc_text
 from bridge.model import Json
 from bridge.settings import Settings
-from bridge.telemetry import LOG_FACTS
 from bridge.text import visible as visible
 from bridge.text import visible_json
 

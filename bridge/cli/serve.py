@@ -11,6 +11,7 @@ from dataclasses import replace
 import anyio
 
 from bridge.errors import BridgeError, UsageError
+from bridge.event_loop import logged_as
 from bridge.inventory.config_watch import watch_config, watch_plan
 from bridge.inventory.configuration import context_for
 from bridge.runs import open_engine
@@ -19,7 +20,6 @@ from bridge.server.app import build_server, error_server
 from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.server.stdio import STDIO, serve_stdio
 from bridge.settings import Settings, http_token
-from bridge.telemetry import logged_as
 
 
 async def serve(

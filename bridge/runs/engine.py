@@ -29,7 +29,7 @@ from bridge.artifacts import store_for
 from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
 from bridge.errors import BridgeError, CannotAskError, LoginFailedError, NotStartedError
-from bridge.event_loop import Clock, background_task
+from bridge.event_loop import Clock, background_task, logged_as
 from bridge.gate.privacy import clear_logs, clear_value, redact_outcome
 from bridge.gate.question import safe_name
 from bridge.gate.server_starts import StartApprover
@@ -67,7 +67,6 @@ from bridge.saved_functions.skills import Skills
 from bridge.sessions import Sessions, Turn
 from bridge.settings import Settings, runtime_dir, store_of
 from bridge.store.heartbeat import Heartbeat
-from bridge.telemetry import logged_as
 from bridge.upstream.client_features import current_caller, on_behalf_of
 from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins

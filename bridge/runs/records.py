@@ -21,13 +21,12 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
-from bridge.event_loop import estimated_size, offload, utc_text
+from bridge.event_loop import count_metric, estimated_size, offload, utc_text
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult, owner_digest
 from bridge.private_files import make_directory
 from bridge.render.text import value_text
 from bridge.settings import Settings
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
-from bridge.telemetry import count
 
 logger = logging.getLogger(__name__)
 
@@ -192,8 +191,8 @@ class RunRecord:
 
     def _write(self, facts: Mapping[str, Json]) -> bool:
         if "status" in facts and self._began is not None:
-            count("runs_total", status=facts["status"], reason=facts["reason"] or "")
-            count("run_seconds", time.monotonic() - self._began)
+            count_metric("runs_total", status=facts["status"], reason=facts["reason"] or "")
+            count_metric("run_seconds", time.monotonic() - self._began)
         told = {name: value for name, value in facts.items() if value not in (None, "", 0)}
         data = json.dumps(told, separators=(",", ":")).encode("ascii") + b"\n"
         self._records.untidy += len(data)

@@ -22,7 +22,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import BridgeError
-from bridge.telemetry import count
+from bridge.event_loop import count_metric
 
 SETTLE_SECONDS = 0.025
 """Quiet time before the pool starts or destroys a sandbox, so that runs do not compete with it."""
@@ -350,7 +350,7 @@ class WarmPool(Generic[K, T]):
                     resource.value = value
                     self._start_seconds = anyio.current_time() - began
                     warm = "no" if resource.claimed else "yes"
-                    count("sandbox_start_seconds", self._start_seconds, warm=warm)
+                    count_metric("sandbox_start_seconds", self._start_seconds, warm=warm)
                     if resource.state == "waiting":
                         self._changed.set()
                         await self._idle_until_claimed(resource, value)
@@ -440,7 +440,7 @@ class RunQueue:
             self.taken += 1
         else:
             await self._wait(_Ticket(owner, on_position))
-        count("queue_seconds", anyio.current_time() - began)
+        count_metric("queue_seconds", anyio.current_time() - began)
         holders = 0
 
         def keep() -> Callable[[], None]:

@@ -32,11 +32,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bridge.errors import BridgeError
+from bridge.event_loop import exposition
 from bridge.gate.audit.reading import end_orphans
 from bridge.runs import Engine
 from bridge.server.stdio import MAX_MESSAGE_BYTES, NO_BATCHES, TOO_MANY, is_too_complex
 from bridge.settings import store_of
-from bridge.telemetry import exposition
 from bridge.upstream.framing import encode
 
 logger = logging.getLogger(__name__)

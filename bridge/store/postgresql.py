@@ -40,6 +40,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from bridge.event_loop import count_metric
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
 from bridge.store.database import ServerUrl, StoreError, too_new
 from bridge.store.schema import (
@@ -51,7 +52,6 @@ from bridge.store.schema import (
     pieces,
 )
 from bridge.store.store import BLOBS, NOW, VERSION, Store
-from bridge.telemetry import count
 
 ANSWER_SECONDS = 10.0  # A stopped server may never answer.
 LOCK_SECONDS = 8  # Less than `ANSWER_SECONDS`, so that the server says why a transaction waits.
@@ -238,7 +238,7 @@ class Silence:
 
         def answered() -> None:
             nonlocal tries
-            count("store_seconds", time.monotonic() - began)
+            count_metric("store_seconds", time.monotonic() - began)
             if tries:
                 self._error, tries = None, False
                 self._trying.release()

@@ -34,7 +34,7 @@ from bridge.cli.output import (
     write_prose,
 )
 from bridge.errors import UsageError
-from bridge.telemetry import logged_as
+from bridge.event_loop import logged_as
 from tests.audit_rig import FakeClock
 from tests.cli.desk import TerminalOutput, desk, read_until
 from tests.discovery.writing import write

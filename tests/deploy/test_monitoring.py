@@ -13,12 +13,11 @@ import pytest
 import yaml
 
 from bridge.errors import CODES, BridgeError
-from bridge.event_loop import background_task
+from bridge.event_loop import _samples, background_task, count_metric, exposition
 from bridge.model import RunRequest
 from bridge.model.names import Reason
 from bridge.runs import Engine
 from bridge.server.admission import Replica
-from bridge.telemetry import _samples, count, exposition
 from tests.deploy.test_manifests import DEPLOY, one
 from tests.engine_rig import ListFinder, workshop
 from tests.waiting import until
@@ -85,7 +84,7 @@ async def test_metrics_count_runs_their_waits_and_their_calls(engine: Engine) ->
 
 
 def test_labels_are_escaped() -> None:
-    count("calls_total", server='"\\\n', outcome="ok")
+    count_metric("calls_total", server='"\\\n', outcome="ok")
     try:
         assert r'_calls_total{server="\"\\\n",outcome="ok"} 1.0' in exposition({})
     finally:

@@ -50,7 +50,8 @@ async def test_a_replica_says_what_it_is_and_what_is_missing(tmp_path: Path) -> 
         bridge = made.bridges["a"]
         alive = await web.get(f"{bridge.url}/healthz", headers={"host": "10.0.0.1:8000"})
         assert (alive.status_code, alive.text) == (200, "ok\n")
-        assert await bridge.ready() == {"status": 200, "ready": True, "replica": "a", "missing": []}
+        said = {"ready": True, "replica": "a", "missing": [], "impaired": []}
+        assert await bridge.ready() == {"status": 200, **said}
         numbers = (await web.get(f"{bridge.url}/metrics")).text
         assert "mcp_code_bridge_runs_queued 0" in numbers.splitlines()
         # All else is as guarded as ever.

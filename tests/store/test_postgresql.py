@@ -18,6 +18,7 @@ import pytest
 
 from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.errors import ArtifactStoreError
+from bridge.event_loop import _samples
 from bridge.gate.pins import Pins
 from bridge.model import Tool
 from bridge.saved_functions.documents import Memories
@@ -26,7 +27,6 @@ from bridge.settings import load, store_of
 from bridge.store import ServerUrl, Store, StoreError
 from bridge.store.postgresql import ServerStore
 from bridge.store.schema import migrations
-from bridge.telemetry import _samples
 from tests import postgresql as servers
 from tests.postgresql import PASSWORD, Server, store_at
 from tests.raised import raises_code
