@@ -27,7 +27,7 @@ from bridge.errors import (
     RefusedError,
     UpstreamError,
 )
-from bridge.event_loop import LargeText, offload, with_plain_text
+from bridge.event_loop import LargeText, count_metric, offload, with_plain_text
 from bridge.gate.approval import Approval
 from bridge.gate.journal import OWN, outcome_after, outcome_of
 from bridge.gate.policy import CHANGED, UNLISTED, CallFacts, Decision, strictest
@@ -95,6 +95,8 @@ class Tally:
     def count(self, outcome: CallOutcome, call: CallFacts, why: str = "") -> None:
         if outcome == "sent":
             self.made[call.server] += 1
+        if outcome == "refused":
+            count_metric("calls_total", server=call.server, outcome="denied")
         counts = self._counts.setdefault(outcome, Counter())
         key = (call.server, call.tool, why)
         if key not in counts and len(counts) >= 100:
@@ -407,6 +409,7 @@ class Gate:
         except BaseException as error:
             outcome = outcome_after(error)
             context.journal.settle(entry, outcome, None)
+            count_metric("calls_total", server=call.server, outcome=outcome)
             reads = call.definition is not None and call.definition.says_it_reads
             if outcome == "unknown" and not (reads or entry.effect == "read"):
                 self.tally.count("unknown", call, "no answer came")
@@ -422,6 +425,7 @@ class Gate:
         self.result_bytes += size
         context.budget.bytes += size
         context.journal.settle(entry, outcome, result)
+        count_metric("calls_total", server=call.server, outcome=outcome)
         # A retry makes a failed call again.
         self.tally.changing += entry.effect != "read" and outcome == "ok"
         await context.audit.record_outcome(number, outcome, size=size, ms=ms)

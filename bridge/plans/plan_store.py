@@ -23,6 +23,7 @@ from bridge.errors import BridgeError, UnknownError
 from bridge.gate.held_calls import HeldCalls, HeldRequest
 from bridge.model import Plan, owner_digest
 from bridge.store import Store, Transaction, adapter
+from bridge.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -217,9 +218,11 @@ def _put(store: Store, made: StoredPlan, until: float | None = None) -> None:
         kept.delete(_ENDS, whose, made.plan_id)
         updated = None if until is None else until - PLAN_SECONDS
         kept.put(_KIND, whose, made.plan_id, data, updated=updated)
-        kept.prune(_KIND, owner=whose, most=MAX_PLANS, most_bytes=MAX_OWN_CHARACTERS)
-        oldest = kept.now() - PLAN_SECONDS
-        kept.prune(_KIND, most=MAX_ALL_PLANS, most_bytes=MAX_ALL_CHARACTERS, oldest=oldest)
+        gone = kept.prune(_KIND, owner=whose, most=MAX_PLANS, most_bytes=MAX_OWN_CHARACTERS)
+        old = kept.now() - PLAN_SECONDS
+        gone += kept.prune(_KIND, most=MAX_ALL_PLANS, most_bytes=MAX_ALL_CHARACTERS, oldest=old)
+    if gone:
+        logger.warning("removed %s: expired, or beyond the limits", counted(gone, "plan"))
 
 
 def _take(store: Store, plan_id: str, owner: str, used: str) -> StoredPlan:

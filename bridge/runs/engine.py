@@ -29,7 +29,7 @@ from bridge.artifacts import store_for
 from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
 from bridge.errors import BridgeError, CannotAskError, LoginFailedError, NotStartedError
-from bridge.event_loop import Clock, background_task
+from bridge.event_loop import Clock, background_task, logged_as
 from bridge.gate.privacy import clear_logs, clear_value, redact_outcome
 from bridge.gate.question import safe_name
 from bridge.gate.server_starts import StartApprover
@@ -40,7 +40,7 @@ from bridge.inventory.inventory import ToolCache
 from bridge.inventory.learned_shapes import LearnedShapes
 from bridge.inventory.secrets import Secrets
 from bridge.inventory.servers import Servers
-from bridge.model import ApplyRequest, RunRequest, RunResult, ServerSpec
+from bridge.model import ApplyRequest, RunRequest, RunResult, ServerSpec, owner_digest
 from bridge.model.runs import catch
 from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
@@ -183,9 +183,10 @@ class Engine:
         work: Callable[[Request, RunCaller, RunRecord], Awaitable[RunResult]],
     ) -> RunResult:
         """Do the work of a request, record it, and redact its result."""
-        with self._serving():
+        request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
+        facts = logged_as(run=request.run_id, owner=owner_digest(request.owner))
+        with self._serving(), facts:
             caller = RunCaller(client, Clock(), identified=request.is_identified)
-            request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
             async with self.records.recording(request) as record:
                 result = await redact_outcome(
                     _with_progress(caller, work(request, caller, record)),

@@ -22,6 +22,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import BridgeError
+from bridge.event_loop import count_metric
 
 SETTLE_SECONDS = 0.025
 """Quiet time before the pool starts or destroys a sandbox, so that runs do not compete with it."""
@@ -348,6 +349,8 @@ class WarmPool(Generic[K, T]):
                 async with self._opener(resource.key) as value:
                     resource.value = value
                     self._start_seconds = anyio.current_time() - began
+                    warm = "no" if resource.claimed else "yes"
+                    count_metric("sandbox_start_seconds", self._start_seconds, warm=warm)
                     if resource.state == "waiting":
                         self._changed.set()
                         await self._idle_until_claimed(resource, value)
@@ -432,10 +435,12 @@ class RunQueue:
         Raises:
             BridgeError: Too many runs wait, or this run has waited too long.
         """
+        began = anyio.current_time()
         if self.taken < self._slots:
             self.taken += 1
         else:
             await self._wait(_Ticket(owner, on_position))
+        count_metric("queue_seconds", anyio.current_time() - began)
         holders = 0
 
         def keep() -> Callable[[], None]:

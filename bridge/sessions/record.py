@@ -120,6 +120,10 @@ class Record:
             raise PackageRefusedError(message, remedy=remedy)
 
     @property
+    def is_unsaved(self) -> bool:
+        return self.begun and self.intact and bool(self._gone)
+
+    @property
     def recoverable(self) -> bool:
         return self.saved == self.runs and not self._gone
 

@@ -123,6 +123,11 @@ class Sessions:
         """The number of sessions in memory."""
         return len(self._sessions)
 
+    @property
+    def unsaved(self) -> int:
+        """The number of sessions whose state is in their sandboxes only."""
+        return sum(session.record.is_unsaved for session in self._sessions.values())
+
     def check(self, request: RunRequest) -> None:
         """Check that a request can run in a session; the error says what to do instead."""
         if self._settings.sessions < 1:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,12 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from bridge.event_loop import count_metric
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
 from bridge.store.database import ServerUrl, StoreError, too_new
 from bridge.store.schema import DURABLE, LOCKED, MIGRATES, WRITES, databases, pieces
 from bridge.store.store import BLOBS, NOW, VERSION, Store
 
-POOL = 8  # The most connections of one bridge; a transaction takes a few milliseconds.
 ANSWER_SECONDS = 10.0  # A stopped server may never answer.
 
 PIECE = 1024 * 1024  # Bytes of a content in one row.
@@ -79,10 +79,10 @@ class ServerStore(Store):
     """A store in a PostgreSQL database. Only unfinished contents are files, in `directory`."""
 
     shared = True
-    pool = POOL
 
-    def __init__(self, directory: Path, url: ServerUrl) -> None:
+    def __init__(self, directory: Path, url: ServerUrl, pool: int = 8) -> None:
         super().__init__(directory)
+        self.pool, self._make = pool, partial(make_engine, pool)
         self._url, self.place = url.text, str(url)
         self._silence = _silence(url.text)
         self.blobs = ServerBlobs(directory / BLOBS, self)
@@ -139,12 +139,12 @@ class ServerStore(Store):
             yield connection
 
     def _engine(self) -> Engine:
-        return databases.engine(self._url, (0, 0), make_engine, migrates=False)
+        return databases.engine(self._url, (0, 0), self._make, migrates=False)
 
     def migrate(self) -> None:
         """Bring the database to this version."""
         databases.close(self._url)
-        databases.engine(self._url, (0, 0), make_engine)
+        databases.engine(self._url, (0, 0), self._make)
 
     def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         failure = as_store_error(error)
@@ -155,7 +155,7 @@ class ServerStore(Store):
         return failure
 
 
-def make_engine(url: str) -> Engine:
+def make_engine(pool: int, url: str) -> Engine:
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -193,8 +193,8 @@ def make_engine(url: str) -> Engine:
     engine = create_engine(
         "postgresql+psycopg://",
         creator=connect,
-        pool_size=POOL // 2,
-        max_overflow=POOL - POOL // 2,
+        pool_size=pool // 2,
+        max_overflow=pool - pool // 2,
         pool_timeout=ANSWER_SECONDS,
         hide_parameters=True,
     )
@@ -234,13 +234,14 @@ class Silence:
         Raises:
             StoreError: The database does not answer, and another call tries it.
         """
-        problem = self._problem
+        problem, began = self._problem, time.monotonic()
         tries = bool(problem) and self._trying.acquire(blocking=False)
         if problem and not tries:
             raise StoreError(errno.ENOTCONN, problem, _REMEDY)
 
         def note_answer() -> None:
             nonlocal tries
+            count_metric("store_seconds", time.monotonic() - began)
             if tries:
                 self._problem, tries = "", False
                 self._trying.release()

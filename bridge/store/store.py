@@ -298,17 +298,18 @@ class Transaction:
         most_bytes: float = inf,
         oldest: float = 0.0,
         owner: str | None = None,
-    ) -> None:
-        """Remove a kind's documents beyond these limits: of one owner, or of all owners together.
+    ) -> int:
+        """Remove documents of one owner, or of all, beyond these limits; return how many.
 
         The newest document may exceed `most_bytes`. `oldest` is in seconds since the epoch.
         """
-        size = 0
+        size = removed = 0
         for number, each in enumerate(self.listed(kind, owner), start=1):
             size += each.size
             beyond = number > most or (size > most_bytes and number > 1)
             if beyond or each.updated < oldest:
-                self.delete(kind, each.owner, each.name)
+                removed += self.delete(kind, each.owner, each.name)
+        return removed
 
 
 def _where(kind: str, owner: str | None, name: str | None = None) -> list[ColumnElement[bool]]:

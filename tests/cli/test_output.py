@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from bridge.cli.output import (
     MAX_LINES,
     MAX_MESSAGE,
     WINDOW_SECONDS,
+    JsonLines,
     RepeatedLines,
     TerminalHandler,
     hold_logs,
@@ -32,6 +34,7 @@ from bridge.cli.output import (
     write_prose,
 )
 from bridge.errors import UsageError
+from bridge.event_loop import logged_as
 from tests.audit_rig import FakeClock
 from tests.cli.desk import TerminalOutput, desk, read_until
 from tests.discovery.writing import write
@@ -196,6 +199,31 @@ def test_all_commands_print_through_one_module() -> None:
     # app.py has an example of a program; serve.py prints its own address.
     printers = {name for name, text in texts.items() if printing.search(text)}
     assert printers == {"app.py", "output.py", "serve.py"}
+
+
+def test_a_log_line_as_json_names_its_run_as_long_as_the_run_lasts() -> None:
+    text = io.StringIO()
+    handler = TerminalHandler(text)
+    handler.setFormatter(JsonLines())
+    logger = logging.Logger("bridge.x")
+    logger.addHandler(handler)
+    with logged_as(bridge="a"):
+        with logged_as(run="r1", owner="0f"):
+            # A task that the run starts, and that outlives it.
+            later = copy_context()
+            try:
+                raise ValueError("\x1b[2J")
+            except ValueError:
+                logger.exception("server %s\nfailed", "\u202ex")
+        later.run(logger.warning, "later")
+    first, second = map(json.loads, text.getvalue().splitlines())
+    assert "ValueError: \x1b[2J" in first.pop("exception")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
+    assert first == {
+        **{"level": "ERROR", "logger": "bridge.x", "message": "server \u202ex\nfailed"},
+        **{"bridge": "a", "run": "r1", "owner": "0f"},
+    }
+    assert (second["message"], second["bridge"], "run" in second) == ("later", "a", False)
 
 
 def test_log_lines_wait_until_a_question_is_answered(caplog: pytest.LogCaptureFixture) -> None:

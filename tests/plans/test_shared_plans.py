@@ -128,7 +128,9 @@ async def test_a_plan_with_tokens_stays_at_its_bridge(two: tuple[Plans, Plans]) 
 
 
 async def test_withdrawn_expired_and_dropped_plans_are_gone(
-    bridges: tuple[Plans, Plans], monkeypatch: pytest.MonkeyPatch
+    bridges: tuple[Plans, Plans],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     first, second = bridges
     plan = await keep(first)
@@ -137,6 +139,7 @@ async def test_withdrawn_expired_and_dropped_plans_are_gone(
     monkeypatch.setattr(plan_store, "MAX_PLANS", 2)
     many = [await keep(first) for _ in range(3)]
     if first is not second:
+        assert caplog.messages == ["removed 1 plan: expired, or beyond the limits"]
         monkeypatch.setattr(plan_store, "PLAN_SECONDS", -1.0)
     for each in (plan, many[0], *([many[2]] if first is not second else [])):
         with raises_code("unknown_plan"):

@@ -112,6 +112,7 @@ async def test_a_save_that_failed_is_reported_and_made_as_soon_as_the_database_a
         (result,) = results
         assert (result.status, told(result).state) == ("success", "unsaved")
         assert "the database server was lost" in told(result).note
+        assert one.sessions.unsaved == 1
         proxy.fault = ""
 
         seen = None
@@ -120,6 +121,7 @@ async def test_a_save_that_failed_is_reported_and_made_as_soon_as_the_database_a
             with suppress(InvalidRequestError):
                 seen = await value(other, "x", session=session)
         assert seen == 2
+        assert one.sessions.unsaved == 0
 
 
 async def test_no_state_that_was_reported_kept_is_gone(

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -17,10 +18,12 @@ import pytest
 
 from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.errors import ArtifactStoreError
+from bridge.event_loop import _samples
 from bridge.gate.pins import Pins
 from bridge.model import Tool
 from bridge.saved_functions.documents import Memories
 from bridge.sessions.checkpoints import Checkpoints
+from bridge.settings import load, store_of
 from bridge.store import ServerUrl, Store, StoreError
 from bridge.store.postgresql import ServerStore
 from bridge.store.schema import migrations
@@ -332,6 +335,30 @@ def test_a_server_that_ends_while_a_content_is_read_is_the_store_s_error(
 
     with pytest.raises(ArtifactStoreError, match="cannot be reached"):
         read()
+
+
+def test_a_bridge_has_no_more_connections_than_its_setting_says(
+    tmp_path: Path, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 0.5)
+
+    def answers() -> float:
+        return _samples["store_seconds"]["store_seconds_count{}"]
+
+    flags = {"store": own_server.url(), "store_pool": "3", "state_dir": str(tmp_path)}
+    store = store_of(load(flags, {"HOME": str(tmp_path)}))
+    assert get(store, "a") is None
+    before = answers()
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(store.reading())
+        with pytest.raises(StoreError, match="all connections to the database are in use"):
+            get(store, "a")
+    # The one that got no connection is no answer.
+    assert answers() - before == 3
+    assert get(store, "a") is None
+    assert store.pool == 3
+    store.close()
 
 
 @pytest.mark.parametrize(
