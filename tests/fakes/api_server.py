@@ -231,6 +231,21 @@ class ApiServer:
         document["status"] |= {"phase": "Failed", "reason": reason, "message": "low on memory"}
         self.kill(name, reason=reason)
 
+    def drain(self, name: str) -> None:
+        """Evict a pod through the Eviction API, as `kubectl drain` and autoscalers do."""
+        document = self.objects[self._pod_path(name)]
+        document["metadata"]["deletionTimestamp"] = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        document["status"]["conditions"] = [
+            {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "EvictionByEvictionAPI",
+                "message": "Eviction API: evicting",
+            }
+        ]
+        self.put(self._pod_path(name), document)
+        self.kill(name)
+
     def remove(self, name: str) -> None:
         """Delete a pod as another client does."""
         self._remove(self._pod_path(name))
@@ -339,6 +354,8 @@ class ApiServer:
                 status["phase"] = "Succeeded" if code == 0 else "Failed"
             status["containerStatuses"] = [{"state": {"terminated": ended}, "restartCount": 0}]
             self.put(path, document)
+            if "deletionTimestamp" in document["metadata"]:
+                self._remove(path)
 
     # --- HTTP -------------------------------------------------------------------------------------
 

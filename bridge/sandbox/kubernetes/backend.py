@@ -38,7 +38,6 @@ from bridge.sandbox.backend import (
 )
 from bridge.sandbox.kubernetes.cluster import (
     PROTOCOLS,
-    REMOVED,
     Cluster,
     ClusterAnswerError,
     Document,
@@ -196,7 +195,7 @@ class KubernetesBackend(Backend):
                 with suppress(ClusterAnswerError):  # the loop tries again
                     now = await cluster.get(path)
                     if now is None:
-                        raise SandboxLostError(REMOVED)
+                        raise lost(None, "")
                     seen = now
             return seen
         raise no_room(seen)
@@ -286,7 +285,7 @@ class PodStream:
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self._stderr = self.unread = b""
-        self._closed = self._finished = self._input_ended = False
+        self._closed = self.finished = self._input_ended = False
 
     def diagnostics(self) -> str:
         return self._stderr.decode("utf-8", "backslashreplace")
@@ -317,7 +316,7 @@ class PodStream:
             except ConnectionClosedOK:
                 break
             except ConnectionClosed as error:
-                if self._finished or self._closed:
+                if self.finished or self._closed:
                     break
                 raise ConnectionError(str(error)) from error
             channel, data = message[:1], message[1:]
@@ -325,7 +324,7 @@ class PodStream:
                 return data
             if channel == _STDERR:
                 self._stderr = (self._stderr + data)[-DIAGNOSTIC_BYTES:]
-            self._finished = self._finished or channel == _STATUS
+            self.finished = self.finished or channel == _STATUS
         self._closed = True
         return b""
 
@@ -365,13 +364,14 @@ class PodSandbox:
         except ConnectionError as error:
             # A server also breaks the stream of a process that ended with unread input.
             await self._judge()
-            if isinstance(self._verdict, ExitReport) and self._verdict.detail != REMOVED:
+            if isinstance(self._verdict, ExitReport):
                 return b""
             raise await self.why_lost(str(error)) from error
         if not data and not self._killed and not self._ended:
             await self._judge()
-            if isinstance(self._verdict, SandboxLostError):
-                raise self._verdict
+            known = isinstance(self._verdict, ExitReport) or self.stream.finished
+            if isinstance(self._verdict, SandboxLostError) or not known:
+                raise await self.why_lost("its stream ended")
         return data
 
     async def kill(self) -> None:
@@ -389,10 +389,7 @@ class PodSandbox:
             if self._killed:
                 return ExitReport(signal=SIGKILL)
             pod = await self.cluster.find(self.placed)
-            if pod is None:
-                self._verdict = ExitReport(detail=REMOVED)
-            else:
-                self._verdict = ended_by_cluster(pod) or exit_report(pod)
+            self._verdict = ended_by_cluster(pod) or exit_report(pod or {})
             if self._verdict is None:
                 await anyio.sleep(pause)
                 pause = min(pause * 2, 1.0)
@@ -410,6 +407,8 @@ class PodSandbox:
 
     async def why_lost(self, silence: str) -> SandboxError:
         self._ended = True
+        if isinstance(self._verdict, SandboxLostError):
+            return self._verdict  # Afterwards the bridge deletes the pod.
         pod: Document | None = {}
         with anyio.move_on_after(STATUS_SECONDS):
             try:

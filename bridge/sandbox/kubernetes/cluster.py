@@ -273,23 +273,16 @@ def _object(answer: Any) -> Document:
 
 Document = Mapping[str, Any]  # An object of the API server's.
 
-REMOVED = "The pod was removed from outside."
-
 _IMAGE_REMEDY = "Correct `image`, `pull_policy` or `pull_secrets` in [kubernetes]."
 
 # Reasons of a waiting container that will never start; those of its image with the error's code.
 _NO_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _NO_IMAGE: Mapping[str, str] = {
-    "ErrImageNeverPull": "image_missing", "ImagePullBackOff": "image_pull_failed",
-    "InvalidImageName": "image_pull_failed", "ImageInspectError": "image_pull_failed",
-}  # fmt: skip
-
-# The reasons in a failed pod's status.
-_CODES: Mapping[str, str] = {
-    "DeadlineExceeded": "pod_deadline", "Evicted": "pod_evicted", "Preempting": "pod_evicted",
-    "NodeLost": "node_lost", "NodeShutdown": "node_lost", "Shutdown": "node_lost",
-    "Terminated": "node_lost", "UnexpectedAdmissionError": "no_room", "OutOfmemory": "no_room",
-    "OutOfcpu": "no_room", "OutOfpods": "no_room",
+    "ErrImageNeverPull": "image_missing",
+    **dict.fromkeys(
+        ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ImageInspectError",
+         "RegistryUnavailable", "SignatureValidationFailed"), "image_pull_failed",
+    ),
 }  # fmt: skip
 
 
@@ -386,14 +379,22 @@ def restarts(pod: Document) -> int:
     return int(_container(pod).get("restartCount") or 0)
 
 
-def ended_by_cluster(pod: Document) -> SandboxError | None:
-    """Return the error of a pod that the cluster ended; None if its process ended by itself."""
-    reason = str(_status(pod).get("reason"))
-    if reason not in _CODES:
+def ended_by_cluster(pod: Document | None) -> SandboxLostError | None:
+    """Return the error of a pod that the cluster ended; None if its process ended by itself.
+
+    Only the cluster writes a reason into a pod's own status, or marks a pod for deletion.
+    """
+    ends = [_status(pod or {}), *(_status(pod or {}).get("conditions") or ())]
+    kinds = (None, "DisruptionTarget")
+    words = next((each for each in ends if each.get("type") in kinds and each.get("reason")), None)
+    if words is None and pod is not None and "deletionTimestamp" not in (pod.get("metadata") or {}):
         return None
-    said, code = f"{cut(_status(pod).get('message'))}.", _CODES[reason]
-    family = SandboxError if code == "no_room" else SandboxLostError
-    return family(f"The cluster ended the pod ({reason}).", code=code, host_detail=said)
+    reason, said = (words["reason"], words.get("message")) if words else ("deleted", "")
+    return SandboxLostError(
+        f"The cluster ended the pod ({cut(reason)}).",
+        code="pod_deadline" if reason == "DeadlineExceeded" else "",
+        host_detail=f"{cut(said)}." if said else "",
+    )
 
 
 def exit_report(pod: Document) -> ExitReport | None:
@@ -412,14 +413,8 @@ def exit_report(pod: Document) -> ExitReport | None:
 
 def lost(pod: Document | None, why: str) -> SandboxError:
     """Return the error of a broken stream, by the pod's state."""
-    if pod is None:
-        return SandboxLostError(REMOVED)
-    if _status(pod).get("phase") == "Unknown":
-        return SandboxLostError(
-            "The pod's node does not answer.", host_detail=f"{cut(why)}.", code="node_lost"
-        )
-    broken = SandboxLostError("The stream to the pod broke.", host_detail=f"{cut(why)}.")
-    return ended_by_cluster(pod) or broken
+    message = "The pod or its node cannot be reached any more."
+    return ended_by_cluster(pod) or SandboxLostError(message, host_detail=f"{cut(why)}.")
 
 
 def _status(pod: Document) -> Document:

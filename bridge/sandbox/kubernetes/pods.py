@@ -55,6 +55,7 @@ SERVICE_LABEL = f"{LABELS}/service"
 OWNER_LABEL = f"{LABELS}/owner"
 STATE_LABEL = f"{LABELS}/state"
 SHAPE_LABEL = f"{LABELS}/shape"
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 LOADER = f"""\
 # mcp-code-bridge runs a program in this pod: its first step comes on stdin, with its length ahead.
@@ -111,7 +112,8 @@ class Template:
         metadata = {
             "name": name,
             "labels": labels,
-            "annotations": dict(self.settings.annotations),
+            # Autoscalers drain nodes to save cost. A run is not started again for that.
+            "annotations": {SAFE_TO_EVICT: "false", **self.settings.annotations},
             "ownerReferences": list(self.references),
         }
         spec = _spec(limits, self.settings, self.image, self.user or str(secrets.choice(USERS)))

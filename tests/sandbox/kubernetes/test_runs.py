@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from bridge.model import Json, RunRequest
+from bridge.render.text import compact
 from bridge.runs import Engine, open_engine
 from bridge.sandbox.selection import select_present
 from bridge.settings import load
@@ -57,25 +58,29 @@ async def test_a_session_keeps_its_pod(engine: Engine, server: ApiServer) -> Non
 class Evicting(FakeClient):
     """A client in whose time the cluster ends the pod, once the program has printed something."""
 
-    def __init__(self, server: ApiServer) -> None:
+    def __init__(self, server: ApiServer, end: Callable[[ApiServer, str], None]) -> None:
         super().__init__(wants_output=True)
-        self._server = server
+        self._server, self._end = server, end
 
     async def log(self, level: str, source: str, data: Json) -> None:
         for name in self._server.pods:
-            self._server.evict(name)
+            self._end(self._server, name)
 
 
-async def test_a_run_whose_pod_is_evicted_is_not_repeated_once_it_made_a_call(
-    engine: Engine, server: ApiServer
+@pytest.mark.parametrize("end", [ApiServer.evict, ApiServer.drain, ApiServer.remove])
+async def test_a_run_whose_pod_the_cluster_ends_is_lost_and_not_repeated_once_it_made_a_call(
+    engine: Engine, server: ApiServer, end: Callable[[ApiServer, str], None]
 ) -> None:
     code = (
         "print((await mcp_work_shop.add(a=1, b=2)), flush=True)\n"
         "import asyncio\nawait asyncio.sleep(3600)"
     )
-    result = await engine.run(RunRequest(code=code), Evicting(server))
+    result = await engine.run(RunRequest(code=code), Evicting(server, end))
     assert (result.status, result.reason, result.stdout) == ("error", "engine", "{'sum': 3}\n")
-    assert "(Evicted)" in result.error
+    assert result.code == "sandbox_lost"
+    assert "The cluster ended the pod (" in result.error
+    assert "unchanged, with `retry_of`" in result.error
+    assert f'The same code with retry_of="{result.run_id}"' in compact(result)
     assert result.usage.tool_calls == 1
     used = [pod for pod in server.created_pods if "probe" not in pod["metadata"]["name"]]
     assert len(used) == 1
