@@ -84,6 +84,7 @@ class ApiServer:
         self.protocols = protocols
         self.tokens = {token} if token else set()
         self.attach_tokens: set[str] = set()
+        self.names: set[str] = set()  # The accepted certificates' common names, if any.
         self.faults = Faults()
         self.objects: dict[str, Document] = {}
         self.running: dict[str, RunningPod] = {}
@@ -371,6 +372,8 @@ class ApiServer:
                 known = self.attach_tokens or self.tokens
             if known and headers.get("authorization", "").removeprefix("Bearer ") not in known:
                 raise Refusal(401, "Unauthorized", "Unauthorized")
+            if self.names and self._certified_name(scope) not in self.names:
+                raise Refusal(401, "Unauthorized", "Unauthorized")
             if scope["type"] == "websocket":
                 await self._attach(scope, receive, send)
                 return
@@ -387,6 +390,16 @@ class ApiServer:
                 await _refuse_websocket(receive, send, refusal)
             else:
                 await self._reply(send, refusal.code, refusal.document())
+
+    def _certified_name(self, scope: Message) -> str:
+        """Return the common name in the certificate of a request's connection."""
+        assert self._server is not None
+        for connection in self._server.server_state.connections:
+            transport = getattr(connection, "transport", None)
+            if transport and transport.get_extra_info("peername") == tuple(scope["client"]):
+                certificate = transport.get_extra_info("peercert")
+                return str(dict(pair for (pair,) in certificate["subject"])["commonName"])
+        return ""
 
     async def _answer(
         self, method: str, path: str, query: Mapping[str, str], body: Document

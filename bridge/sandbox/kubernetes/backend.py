@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from signal import SIGKILL
 
 import anyio
@@ -251,7 +252,8 @@ class KubernetesBackend(Backend):
 
     def _connect(self) -> Cluster:
         self._filters = libseccomp.filters()
-        return Cluster(find_config(self._settings, self._environ), self._settings.namespace)
+        find = partial(find_config, self._settings, self._environ)
+        return Cluster(find, self._settings.namespace)
 
     async def _owners(self, cluster: Cluster) -> Sequence[Document]:
         """Return the `ownerReferences` of pods: the bridge's own pod, if it runs in one."""
