@@ -16,6 +16,7 @@ import socket
 import ssl
 import uuid
 from asyncio.subprocess import PIPE, Process
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ class Faults:
     attach: list[Refusal] = field(default_factory=list)
     patch_pods: list[Refusal] = field(default_factory=list)
     get_pod: list[Refusal] = field(default_factory=list)
+    list_quotas: Refusal | None = None
     waiting: Mapping[str, str] | None = None
     unschedulable: str = ""
 
@@ -88,6 +90,9 @@ class ApiServer:
         self.faults = Faults()
         self.objects: dict[str, Document] = {}
         self.running: dict[str, RunningPod] = {}
+        self.nodes: dict[str, int] = {}  # How many pods each holds. Without any, none is scheduled.
+        self.refused = 0  # Pods that a quota had no room for.
+        self.most_pending = 0
         self.requests: list[tuple[str, str]] = []
         self.created: list[Document] = []
         self.sockets: set[int] = set()
@@ -319,6 +324,8 @@ class ApiServer:
             document["status"] = {"phase": "Pending", "conditions": [condition]}
             self.put(path, document)
             return
+        if self.nodes:
+            await self._schedule(path, document)
         if self.faults.waiting:
             state = {"waiting": dict(self.faults.waiting)}
             document["status"] = {"phase": "Pending", "containerStatuses": [{"state": state}]}
@@ -357,6 +364,29 @@ class ApiServer:
             self.put(path, document)
             if "deletionTimestamp" in document["metadata"]:
                 self._remove(path)
+
+    async def _schedule(self, path: str, document: Document) -> None:
+        """Wait until a node has room for a pod, and assign it."""
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        condition["message"] = (
+            f"0/{len(self.nodes)} nodes are available: {len(self.nodes)} Too many pods."
+        )
+        while path in self.objects:
+            held = Counter(
+                pod["spec"].get("nodeName")
+                for place, pod in self.objects.items()
+                if "/pods/" in place and pod["status"]["phase"] in ("Pending", "Running")
+            )
+            free = [name for name, pods in self.nodes.items() if held[name] < pods]
+            if free:
+                document["spec"]["nodeName"] = free[0]
+                document["status"] = {"phase": "Pending"}
+                self.put(path, document)
+                return
+            if "conditions" not in document["status"]:
+                document["status"] = {"phase": "Pending", "conditions": [condition]}
+                self.put(path, document)
+            await self.changed()
 
     # --- HTTP -------------------------------------------------------------------------------------
 
@@ -407,7 +437,9 @@ class ApiServer:
         collection, _, last = path.rpartition("/")
         if method == "POST":
             return self.create(path, body)
-        if method == "GET" and last in ("pods", "leases", "sandboxclaims"):
+        if last == "resourcequotas" and self.faults.list_quotas:
+            raise self.faults.list_quotas
+        if method == "GET" and last in ("pods", "leases", "resourcequotas"):
             items = json.loads(json.dumps(self._selected(path, query)))
             self.on_list(path)
             return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
@@ -440,6 +472,8 @@ class ApiServer:
         if self.faults.create and path.endswith("/pods"):
             raise self.faults.create.pop(0)
         name = body["metadata"]["name"]
+        if path.endswith("/pods"):
+            self._count_quota(name)
         if f"{path}/{name}" in self.objects:
             raise Refusal(409, "AlreadyExists", f"{name} already exists")
         body["metadata"] |= {
@@ -450,10 +484,31 @@ class ApiServer:
         body.setdefault("status", {"phase": "Pending"})
         self.created.append(json.loads(json.dumps(body)))
         made = self.put(f"{path}/{name}", body)
+        pods = [each for at, each in self.objects.items() if "/pods/" in at]
+        pending = sum(each["status"]["phase"] == "Pending" for each in pods)
+        self.most_pending = max(self.most_pending, pending)
         if path.endswith("/pods"):
             assert self._kubelet is not None
             self._kubelet.start_soon(self._run_pod, f"{path}/{name}")
         return json.loads(json.dumps(made))  # type: ignore[no-any-return]
+
+    def _count_quota(self, name: str) -> None:
+        """Refuse a pod that a quota of the namespace has no room for."""
+        phases = [pod["status"]["phase"] for at, pod in self.objects.items() if "/pods/" in at]
+        used = sum(phase in ("Pending", "Running") for phase in phases)
+        for quota in [each for at, each in self.objects.items() if "/resourcequotas/" in at]:
+            limited = int(quota["spec"]["hard"]["pods"])
+            if used >= limited:
+                said = f'pods "{name}" is forbidden: exceeded quota: {quota["metadata"]["name"]}, '
+                said += f"requested: pods=1, used: pods={used}, limited: pods={limited}"
+                self.refused += 1
+                raise Refusal(403, "Forbidden", said)
+
+    def put_quota(self, pods: int) -> None:
+        """Limit the namespace's pods."""
+        path = "/api/v1/namespaces/sandboxes/resourcequotas/sandboxes"
+        spec = {"scopes": ["Terminating"], "hard": {"pods": str(pods)}}
+        self.put(path, {"metadata": {"name": "sandboxes", "uid": "q"}, "spec": spec})
 
     def _selected(self, path: str, query: Mapping[str, str]) -> list[Document]:
         return [

@@ -54,6 +54,7 @@ from bridge.sandbox.kubernetes.cluster import (
 )
 from bridge.sandbox.kubernetes.pods import NAME, Template, WarmPods, first_step, isolation, pod_name
 from bridge.sandbox.layers import brings_own_kernel
+from bridge.sandbox.pool import WAIT_UNTIL
 from bridge.sandbox.probe import failed_probe, run_probe
 from bridge.sandbox.process import libseccomp
 from bridge.sandbox.process.stage import CONFINED
@@ -86,9 +87,13 @@ class KubernetesBackend(Backend):
         self._limits = limits or Limits()
         owner = f"bridge-{secrets.token_hex(6)}"
         self._template = Template(settings=settings, image=image, user=user, owner=owner)
-        self._connecting = anyio.Lock()
+        self._connecting, self._creating = anyio.Lock(), anyio.Lock()
         self._warm: WarmPods | None = None
         self._filters: Sequence[bytes] = ()
+
+    @property
+    def capacity(self) -> int | None:  # type: ignore[override]
+        return self._warm.capacity if self._warm is not None else None
 
     async def problem(self) -> str:
         return self._warm.problem if self._warm is not None else ""
@@ -172,23 +177,42 @@ class KubernetesBackend(Backend):
     @asynccontextmanager
     async def _placed(self, spec: LaunchSpec) -> AsyncIterator[Document]:
         warm = await self._connect_once()
-        cluster = warm.cluster
-        placed = await warm.claim(spec.limits)
-        name = pod_name(spec.run_id) if placed is None else placed["metadata"]["name"]
-        warm.mine.add(name)
+        made = self._template.manifest(pod_name(spec.run_id), spec.limits, "used")
+        names = {made["metadata"]["name"]}
+        warm.mine |= names
+        until = max(WAIT_UNTIL.get(), anyio.current_time() + self._settings.room_seconds)
         try:
-            if placed is None:
-                made = self._template.manifest(name, spec.limits, "used")
-                placed = await self._wait_running(cluster, await cluster.create(cluster.pods, made))
-            yield placed
+            placed = await self._claim_or_create(warm, spec.limits, made, until)
+            names = {placed["metadata"]["name"]}
+            yield await self._wait_running(warm.cluster, placed, until)
         finally:
             # By name, which is known even if the answer to the creation was lost.
-            await cluster.discard(name)
-            warm.mine.discard(name)
+            for name in names:
+                await warm.cluster.discard(name)
+            warm.mine -= {made["metadata"]["name"], *names}
 
-    async def _wait_running(self, cluster: Cluster, seen: Document) -> Document:
+    async def _claim_or_create(
+        self, warm: WarmPods, limits: Limits, made: Document, until: float
+    ) -> Document:
+        """Return a pod as soon as the quota has room for it; launches take turns."""
+        refused = SandboxError("Other runs wait for the namespace's quota.", code="quota")
+        with anyio.CancelScope(deadline=until):
+            async with self._creating:
+                while True:
+                    if (claimed := await warm.claim(limits)) is not None:
+                        return claimed
+                    try:
+                        return await warm.cluster.create(warm.cluster.pods, made)
+                    except SandboxError as error:
+                        if error.code != "quota":
+                            raise
+                        refused = error
+                    await anyio.sleep(0.5)
+        raise refused
+
+    async def _wait_running(self, cluster: Cluster, seen: Document, until: float) -> Document:
         path = f"{cluster.pods}/{seen['metadata']['name']}"
-        with anyio.move_on_after(self._settings.room_seconds):
+        with anyio.CancelScope(deadline=until) as scope:
             while not is_running(seen):
                 if problem := start_problem(seen):
                     raise problem
@@ -197,6 +221,9 @@ class KubernetesBackend(Backend):
                     now = await cluster.get(path)
                     if now is None:
                         raise lost(None, "")
+                    if now["spec"].get("nodeName") and not seen["spec"].get("nodeName"):
+                        # It has its place. The node has its own time for the start.
+                        scope.deadline = anyio.current_time() + self._settings.room_seconds
                     seen = now
             return seen
         raise no_room(seen)
@@ -243,6 +270,7 @@ class KubernetesBackend(Backend):
                     warm = WarmPods(cluster, template)
                     # Before the first pod, which other bridges would delete without a lease.
                     await warm.renew()
+                    await warm.read_quota()
                 except BaseException:
                     with anyio.CancelScope(shield=True):
                         await cluster.aclose()

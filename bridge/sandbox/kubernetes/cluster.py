@@ -12,14 +12,7 @@ import logging
 import os
 import ssl
 from collections import Counter
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -31,7 +24,7 @@ import httpx2
 from anyio import to_thread
 from lightkube.config.client_adapter import AsyncClient, ConnectionParams, ExecAuth, verify_cluster
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
-from lightkube.config.models import NameValue, User, UserExec
+from lightkube.config.models import NameValue, User
 from lightkube.core.exceptions import ConfigError
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
@@ -96,16 +89,12 @@ def _usable(kubeconfig: KubeConfig, context: str | None) -> SingleConfig:
 class _PluginAuth(ExecAuth):
     """lightkube's plugin tokens, for plugins that may hang, fail or read stdin."""
 
-    def __init__(self, plugin: UserExec) -> None:
-        super().__init__(plugin)
-        self._running = anyio.Lock()
-
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        async with self._running:
-            bearer = self._last_bearer = self._last_bearer or await self._run()
-        request.headers["Authorization"] = bearer
+        if self._last_bearer is None:
+            self._last_bearer = await self._run()
+        request.headers["Authorization"] = self._last_bearer
         yield request
 
     async def _run(self) -> str:
@@ -137,7 +126,7 @@ class Cluster:
         self.namespace = namespace or self.config.namespace
         self.server = self.config.cluster.server.rstrip("/")
         place = f"namespaces/{self.namespace}"
-        self.pods = f"/api/v1/{place}/pods"
+        self.pods, self.quotas = f"/api/v1/{place}/pods", f"/api/v1/{place}/resourcequotas"
         self.leases = f"/apis/coordination.k8s.io/v1/{place}/leases"
         self._ahead = timedelta(0)
 

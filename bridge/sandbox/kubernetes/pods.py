@@ -20,6 +20,7 @@ import random
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -269,6 +270,7 @@ class WarmPods:
         self._taken = anyio.Event()
         self._labels = {APP_LABEL: APP, SERVICE_LABEL: self._settings.service}
         self.problem = ""  # The error of the last look, if any.
+        self.capacity: int | None = None  # Pods that the namespace's quotas allow, if readable.
         # The names of this bridge's used pods.
         self.mine: set[str] = set()
 
@@ -322,8 +324,20 @@ class WarmPods:
             with anyio.move_on_after(pause):
                 await self._taken.wait()
 
+    async def read_quota(self) -> None:
+        """Read how many pods the namespace's quotas allow, if the account may."""
+        rooms: list[int] = []
+        with suppress(SandboxError, ValueError):
+            for quota in await self.cluster.list(self.cluster.quotas, {}):
+                wanted = quota.get("spec") or {}
+                if {"NotTerminating", "BestEffort"}.isdisjoint(wanted.get("scopes") or ()):
+                    hard = wanted.get("hard") or {}
+                    rooms += [int(hard[name]) for name in ("pods", "count/pods") if name in hard]
+        self.capacity = max(1, min(rooms)) if rooms else None
+
     async def _look(self) -> None:
         pods, bridges, _ = await self._swept()
+        await self.read_quota()
         if self._limits is None:
             return
         waiting = [each for each in pods if _label(each, STATE_LABEL) == "warm"]
