@@ -389,20 +389,19 @@ class PodSandbox:
         await self.kill()
 
     async def receive(self) -> bytes:
+        silence = "its stream ended"
         try:
-            data = await self.stream.receive()
+            if data := await self.stream.receive():
+                return data
         except ConnectionError as error:
             # A server also breaks the stream of a process that ended with unread input.
+            silence = str(error)
+        if not self._ended and not self._killed:
             await self._judge()
-            if isinstance(self._verdict, ExitReport):
-                return b""
-            raise await self.why_lost(str(error)) from error
-        if not data and not self._killed and not self._ended:
-            await self._judge()
-            known = isinstance(self._verdict, ExitReport) or self.stream.finished
-            if isinstance(self._verdict, SandboxLostError) or not known:
-                raise await self.why_lost("its stream ended")
-        return data
+        known = isinstance(self._verdict, ExitReport) or self._killed or self.stream.finished
+        if isinstance(self._verdict, SandboxLostError) or not known:
+            raise await self.why_lost(silence)
+        return b""
 
     async def kill(self) -> None:
         """Delete the pod; if it has ended, read its end first."""

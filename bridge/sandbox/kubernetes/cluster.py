@@ -317,15 +317,12 @@ Document = Mapping[str, Any]  # An object of the API server's.
 
 _IMAGE_REMEDY = "Correct `image`, `pull_policy` or `pull_secrets` in [kubernetes]."
 
-# Reasons of a waiting container that will never start; those of its image with the error's code.
+# Reasons of a waiting container that will never start, and of one without its image.
 _NO_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-_NO_IMAGE: Mapping[str, str] = {
-    "ErrImageNeverPull": "image_missing",
-    **dict.fromkeys(
-        ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ImageInspectError",
-         "RegistryUnavailable", "SignatureValidationFailed"), "image_pull_failed",
-    ),
-}  # fmt: skip
+_NO_IMAGE = (
+    "ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName",
+    "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
+)  # fmt: skip
 
 
 class ClusterAnswerError(SandboxError):
@@ -396,7 +393,7 @@ def start_problem(pod: Document) -> SandboxError | None:
     reason = str((_state(pod).get("waiting") or {}).get("reason"))
     message, detail = f"The node cannot start the pod ({reason}).", _words(pod)
     if reason in _NO_IMAGE:
-        code = _NO_IMAGE[reason]
+        code = "image_missing" if reason == "ErrImageNeverPull" else "image_pull_failed"
         return SandboxError(message, remedy=_IMAGE_REMEDY, host_detail=detail, code=code)
     return LaunchError(message, host_detail=detail) if reason in _NO_CONTAINER else None
 
