@@ -178,7 +178,7 @@ class CommandCheck:
 
 
 class Planner:
-    """Makes plans; it blocks. No profile may execute files that another one may write."""
+    """Makes a request's `CommandPlan`; blocks. Refuses executables that a sandbox may write."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

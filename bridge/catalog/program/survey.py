@@ -55,7 +55,7 @@ _TRICK_MODULES = frozenset({"builtins", "code", "gc", "importlib", "runpy", "uni
 
 @dataclass(eq=False)
 class Scope:
-    """One namespace."""
+    """A namespace in a program's source, with the names that the source binds in it."""
 
     kind: str  # "module", "function", "class" or "comprehension".
     parent: Scope | None = None

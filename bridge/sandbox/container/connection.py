@@ -146,7 +146,7 @@ def write_profile(directory: Path, purpose: Purpose) -> Path:
 
 @dataclass(kw_only=True)
 class EngineConnection:
-    """A connected engine."""
+    """A container engine's open API, with the facts that the bridge found about the engine."""
 
     api: EngineApi
     facts: EngineFacts
