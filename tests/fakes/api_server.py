@@ -15,9 +15,9 @@ import signal
 import socket
 import ssl
 import uuid
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -29,13 +29,9 @@ import anyio
 import uvicorn
 from anyio.abc import TaskGroup
 
-V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
-READ_BYTES = 32 * 1024
+from tests.fakes.pods import Document, Message, Receive, RunningPod, Send, confined, feed, pump
 
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Document = dict[str, Any]
+V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
 
 
 @dataclass(frozen=True)
@@ -54,16 +50,6 @@ class Refusal(Exception):
             "reason": self.reason,
             "message": self.message,
         }
-
-
-@dataclass
-class RunningPod:
-    """A pod's process, and who listens to it."""
-
-    process: Process
-    listener: Callable[[bytes], Awaitable[None]] | None = None
-    ended: anyio.Event = field(default_factory=anyio.Event)
-    reason: str = ""
 
 
 @dataclass
@@ -333,7 +319,7 @@ class ApiServer:
             return
         container = document["spec"]["containers"][0]
         process = await asyncio.create_subprocess_exec(
-            *_confined(document["spec"]),
+            *confined(document["spec"]),
             *container["command"],
             stdin=PIPE,
             stdout=PIPE,
@@ -347,8 +333,8 @@ class ApiServer:
         }
         self.put(path, document)
         async with anyio.create_task_group() as pumps:
-            pumps.start_soon(_pump, process.stdout, b"\1", pod)
-            pumps.start_soon(_pump, process.stderr, b"\2", pod)
+            pumps.start_soon(pump, process.stdout, b"\1", pod)
+            pumps.start_soon(pump, process.stderr, b"\2", pod)
             code = await process.wait()
         self.running.pop(name, None)
         pod.ended.set()
@@ -544,7 +530,7 @@ class ApiServer:
         stdin = pod.process.stdin
         assert stdin is not None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_feed, receive, stdin, chosen == V5, tasks.cancel_scope)
+            tasks.start_soon(feed, receive, stdin, chosen == V5, tasks.cancel_scope)
             await pod.ended.wait()
             tasks.cancel_scope.cancel()
         pod.listener = None
@@ -560,46 +546,6 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-async def _feed(
-    receive: Receive, stdin: asyncio.StreamWriter, v5: bool, scope: anyio.CancelScope
-) -> None:
-    """Pass what comes over the websocket to a process, until it is closed."""
-    while (message := await receive())["type"] == "websocket.receive":
-        data = message["bytes"]
-        if v5 and data == b"\xff\0":
-            stdin.close()
-            continue
-        assert data[:1] == b"\0", "only stdin is written to"
-        with suppress(OSError):
-            stdin.write(data[1:])
-            await stdin.drain()
-    scope.cancel()
-
-
-async def _pump(stream: asyncio.StreamReader | None, channel: bytes, pod: RunningPod) -> None:
-    assert stream is not None
-    while data := await stream.read(READ_BYTES):
-        if pod.listener is not None:
-            with suppress(OSError, RuntimeError):
-                await pod.listener(channel + data)
-
-
-def _confined(spec: Document) -> list[str]:
-    """Return bubblewrap's words for a pod."""
-    security = spec["securityContext"]
-    words = [
-        *("bwrap", "--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-ipc"),
-        *("--cap-drop", "ALL", "--clearenv", "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin"),
-        *("--uid", str(security["runAsUser"]), "--gid", str(security["runAsGroup"])),
-        *("--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"),
-    ]
-    for name in ("bin", "lib", "lib64"):
-        words += ["--symlink", f"usr/{name}", f"/{name}"]
-    for mount in spec["containers"][0]["volumeMounts"]:
-        words += ["--tmpfs", mount["mountPath"]]
-    return [*words, "--remount-ro", "/", "--chdir", "/workspace", "--"]
 
 
 def _selects(query: Mapping[str, str], document: Document) -> bool:
