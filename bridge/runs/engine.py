@@ -257,7 +257,7 @@ class Engine:
                 self.sandboxes.reserve,
                 binds=run.packages.binds,
                 keep=slot.keep,
-                started=slot.started,
+                started=slot.end_start,
             )
 
             @asynccontextmanager

@@ -434,7 +434,7 @@ class RunSlot:
         self.holders -= 1
         self.changed()
 
-    def started(self) -> None:
+    def end_start(self) -> None:
         """Report that the run's sandbox has started, or failed to."""
         self.starting = False
         self.changed()
@@ -490,7 +490,7 @@ class RunQueue:
         """Take a slot while this context is open, and until no one keeps it.
 
         Args:
-            starts: Whether the run starts a sandbox. Its slot has to be told once it has `started`.
+            starts: Whether the run starts a sandbox. `end_start` reports the end of that.
 
         Raises:
             BridgeError: Too many runs wait, or this run has waited too long.

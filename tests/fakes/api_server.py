@@ -29,7 +29,16 @@ import anyio
 import uvicorn
 from anyio.abc import TaskGroup
 
-from tests.fakes.pods import Document, Message, Receive, RunningPod, Send, confined, feed, pump
+from tests.fakes.pods import (
+    Document,
+    Message,
+    Receive,
+    RunningPod,
+    Send,
+    pass_stdin,
+    pump,
+    sandbox_command,
+)
 
 V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
 
@@ -62,7 +71,6 @@ class Faults:
     get_pod: list[Refusal] = field(default_factory=list)
     list_quotas: Refusal | None = None
     waiting: Mapping[str, str] | None = None
-    unschedulable: str = ""
 
 
 class ApiServer:
@@ -304,14 +312,10 @@ class ApiServer:
         document = self.objects.get(path)
         if document is None:
             return
-        if self.faults.unschedulable:
-            condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-            condition["message"] = self.faults.unschedulable
-            document["status"] = {"phase": "Pending", "conditions": [condition]}
-            self.put(path, document)
-            return
         if self.nodes:
             await self._schedule(path, document)
+            if path not in self.objects:
+                return
         if self.faults.waiting:
             state = {"waiting": dict(self.faults.waiting)}
             document["status"] = {"phase": "Pending", "containerStatuses": [{"state": state}]}
@@ -319,7 +323,7 @@ class ApiServer:
             return
         container = document["spec"]["containers"][0]
         process = await asyncio.create_subprocess_exec(
-            *confined(document["spec"]),
+            *sandbox_command(document["spec"]),
             *container["command"],
             stdin=PIPE,
             stdout=PIPE,
@@ -530,7 +534,7 @@ class ApiServer:
         stdin = pod.process.stdin
         assert stdin is not None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(feed, receive, stdin, chosen == V5, tasks.cancel_scope)
+            tasks.start_soon(pass_stdin, receive, stdin, chosen == V5, tasks.cancel_scope)
             await pod.ended.wait()
             tasks.cancel_scope.cancel()
         pod.listener = None

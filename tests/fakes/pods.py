@@ -30,7 +30,7 @@ class RunningPod:
     reason: str = ""
 
 
-async def feed(
+async def pass_stdin(
     receive: Receive, stdin: asyncio.StreamWriter, v5: bool, scope: anyio.CancelScope
 ) -> None:
     """Pass what comes over the websocket to a process, until it is closed."""
@@ -54,7 +54,7 @@ async def pump(stream: asyncio.StreamReader | None, channel: bytes, pod: Running
                 await pod.listener(channel + data)
 
 
-def confined(spec: Document) -> list[str]:
+def sandbox_command(spec: Document) -> list[str]:
     """Return bubblewrap's words for a pod."""
     security = spec["securityContext"]
     words = [

@@ -83,15 +83,15 @@ async def test_sandboxes_that_start_are_few_and_fairly_chosen_and_wait_for_each_
         assert (crowd.began, queue.waiting) == ([f"a{number}" for number in range(8)], 21)
         async with queue.slot("session", lambda ahead: None):
             assert queue.taken == 9  # It starts nothing.
-        crowd.slots["a3"].started()
+        crowd.slots["a3"].end_start()
         assert queue.waiting == 20
-        crowd.slots["a3"].started()
+        crowd.slots["a3"].end_start()
         await until(lambda: len(crowd.began) == 9)
         # A run whose sandbox failed leaves its place, too. The other caller's turn is next.
         crowd.end("a0")
         await until(lambda: crowd.began[8:] == ["a8", "b1"])
         for name in list(crowd.began):
-            crowd.slots[name].started()
+            crowd.slots[name].end_start()
         await until(lambda: queue.taken == 12)
         assert queue.waiting == 21 - 13 + 3
 

@@ -221,12 +221,12 @@ class Cluster:
                 return error.response.status_code, bytes(error.response.body)
 
         with translated(self.server):
-            status, answer = await self._authorized(dial)
+            status, answer = await self._send_authorized(dial)
         if isinstance(answer, bytes):
             raise refusal(status, answer)
         return answer
 
-    async def _authorized(
+    async def _send_authorized(
         self, send: Callable[[httpx2.AsyncClient], Awaitable[tuple[int, T]]]
     ) -> tuple[int, T]:
         """Send a request; if its credentials are refused, read them again and repeat it once."""
@@ -283,7 +283,7 @@ class Cluster:
             return response.status_code, body
 
         with translated(self.server), anyio.fail_after(REQUEST_SECONDS + PLUGIN_SECONDS):
-            status, body = await self._authorized(request)
+            status, body = await self._send_authorized(request)
             if status >= 400:
                 raise refusal(status, body)
             answer = json.loads(body)

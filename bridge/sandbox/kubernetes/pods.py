@@ -326,14 +326,15 @@ class WarmPods:
 
     async def read_quota(self) -> None:
         """Read how many pods the namespace's quotas allow, if the account may."""
-        rooms: list[int] = []
-        with suppress(SandboxError, ValueError):
+        with suppress(SandboxError, ValueError, TypeError):
+            pods: list[int] = []
             for quota in await self.cluster.list(self.cluster.quotas, {}):
-                wanted = quota.get("spec") or {}
-                if {"NotTerminating", "BestEffort"}.isdisjoint(wanted.get("scopes") or ()):
-                    hard = wanted.get("hard") or {}
-                    rooms += [int(hard[name]) for name in ("pods", "count/pods") if name in hard]
-        self.capacity = max(1, min(rooms)) if rooms else None
+                spec = quota.get("spec") or {}
+                others = {"NotTerminating", "BestEffort"}.intersection(spec.get("scopes") or ())
+                if not others and "scopeSelector" not in spec:
+                    hard = spec.get("hard") or {}
+                    pods += [int(hard[name]) for name in ("pods", "count/pods") if name in hard]
+            self.capacity = max(1, min(pods)) if pods else None
 
     async def _look(self) -> None:
         pods, bridges, _ = await self._swept()

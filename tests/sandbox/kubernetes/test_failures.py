@@ -64,7 +64,7 @@ async def test_an_image_that_cannot_be_had_ends_the_wait_at_once(
 async def test_a_cluster_without_room_is_waited_for_within_bounds(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    server.faults.unschedulable = "0/2 nodes are available"
+    server.nodes = {"a": 0, "b": 0}
     async with backend_on(server, tmp_path, Kubernetes(room_seconds=1)) as backend:
         with raises_code("no_room", match="0/2 nodes"):
             await echo(backend)

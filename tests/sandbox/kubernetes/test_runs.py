@@ -12,6 +12,7 @@ import pytest
 from bridge.model import Json, RunRequest
 from bridge.render.text import compact
 from bridge.runs import Engine, open_engine
+from bridge.sandbox.kubernetes.pods import SAFE_TO_EVICT
 from bridge.sandbox.pool import CLUSTER_STARTS
 from bridge.sandbox.selection import select_present
 from bridge.settings import load
@@ -124,12 +125,14 @@ async def test_runs_wait_for_a_quota_and_all_succeed(
     server.put_quota(3)
     if not readable:
         server.faults.list_quotas = Refusal(403, "Forbidden", "resourcequotas is forbidden")
-    async with _engine_on(server, tmp_path, "room_seconds = 5") as engine:
+    async with _engine_on(server, tmp_path, "room_seconds = 1") as engine:
         results, waited = await _run_at_once(engine, 12)
         assert engine.sandboxes.capacity == (3 if readable else None)
     assert results == set(range(12))
     assert waited >= 8
     assert server.refused
+    for pod in server.created_pods:
+        assert pod["metadata"]["annotations"][SAFE_TO_EVICT] == "false"
 
 
 @pytest.mark.slow
