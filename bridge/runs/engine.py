@@ -253,16 +253,11 @@ class Engine:
                 if run.request.ends_bridge and run.packages.binds:
                     # The bridge ends with this run, so nothing can be compiled after it.
                     self.packages.compile_later(run.packages)
-            reserve = partial(
-                self.sandboxes.reserve,
-                binds=run.packages.binds,
-                keep=slot.keep,
-                started=slot.end_start,
-            )
+            reserve = partial(self.sandboxes.reserve, binds=run.packages.binds, keep=slot.keep)
 
             @asynccontextmanager
             async def open_sandbox(again: bool) -> AsyncIterator[tuple[PreparedRun, RunSandbox]]:
-                async with reserve(run.limits, fresh=again) as sandbox:
+                async with reserve(run.limits, fresh=again, started=slot.end_start) as sandbox:
                     yield run, RunSandbox(sandbox=sandbox, may_be_dead=not again)
 
             yield open_sandbox

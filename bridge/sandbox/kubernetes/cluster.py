@@ -204,13 +204,8 @@ class Cluster:
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
         query = "stdin=true&stdout=true&stderr=true"
-        stream = await self._attach(f"{self.server}{self.pods}/{pod}/attach?{query}")
-        try:
-            yield stream
-        finally:
-            await close_socket(stream)
+        url = f"{self.server}{self.pods}/{pod}/attach?{query}"
 
-    async def _attach(self, url: str) -> ClientConnection:
         async def dial(client: httpx2.AsyncClient) -> tuple[int, ClientConnection | bytes]:
             auth = client.auth or httpx2.Auth()
             try:
@@ -224,7 +219,10 @@ class Cluster:
             status, answer = await self._send_authorized(dial)
         if isinstance(answer, bytes):
             raise refusal(status, answer)
-        return answer
+        try:
+            yield answer
+        finally:
+            await close_socket(answer)
 
     async def _send_authorized(
         self, send: Callable[[httpx2.AsyncClient], Awaitable[tuple[int, T]]]
