@@ -168,10 +168,11 @@ async def test_a_quota_that_is_used_up_is_told_as_that(cluster: Cluster, kubecon
     ("settings", "code"),
     [
         ({"image": "localhost/no-such-image:1"}, "image_missing"),
+        ({"image": "127.0.0.1:1/none:1", "pull_policy": "IfNotPresent"}, "image_pull_failed"),
         ({"requests": {"cpu": "1000"}, "room_seconds": 1.0}, "no_room"),
         ({"node_selector": {"disk": "golden"}, "room_seconds": 1.0}, "no_room"),
     ],
-    ids=["image", "size", "label"],
+    ids=["image", "pull", "size", "label"],
 )
 async def test_a_pod_that_no_node_can_start_is_told_as_that(
     kubeconfig: Path, settings: dict[str, Any], code: str
