@@ -161,7 +161,7 @@ def quota(cluster: Cluster, **hard: str) -> Iterator[None]:
 
 async def test_a_quota_that_is_used_up_is_told_as_that(cluster: Cluster, kubeconfig: Path) -> None:
     with quota(cluster, pods="0"):
-        assert (await launch_fails(kubeconfig)).code == "quota"
+        assert (await launch_fails(kubeconfig, room_seconds=1.0)).code == "quota"
 
 
 @pytest.mark.parametrize(
