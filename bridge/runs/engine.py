@@ -60,12 +60,13 @@ from bridge.runs.sandboxes import Sandboxes
 from bridge.runs.suspended_runs import MAX_WAITING, SuspendedRuns
 from bridge.sandbox.backend import Backend, limits_for
 from bridge.sandbox.ownership import current_owner, reap_leftovers
-from bridge.sandbox.pool import RunQueue, default_runs, usable_memory
+from bridge.sandbox.pool import CLUSTER_RUNS, RunQueue, default_runs, usable_memory
 from bridge.sandbox.process.host import usable_cpus
 from bridge.sandbox.selection import select_backend
 from bridge.saved_functions.skills import Skills
 from bridge.sessions import Sessions, Turn
 from bridge.settings import Settings, runtime_dir, store_of
+from bridge.settings.parsers import ELSEWHERE
 from bridge.store.heartbeat import Heartbeat
 from bridge.upstream.client_features import current_caller, on_behalf_of
 from bridge.upstream.launch import Containers
@@ -98,9 +99,10 @@ class Engine:
         self.sessions = Sessions(
             settings, permanent, store_of(settings), self.packages.resolve, save_state
         )
-        self.queue = RunQueue(runs := _runs_at_once(settings))
+        self.queue = _run_queue(settings, self.sandboxes)
         # Runs that wait for a user take at most half of the slots.
-        self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)
+        asking = min(MAX_WAITING, max(1, self.queue.slots // 2))
+        self.suspended = SuspendedRuns(asking, settings.replica)
         self.running_runs = RunningRuns(settings.replica)
         self.heartbeat = Heartbeat(store_of(settings), settings.replica)
         self.artifacts = store_for(settings)
@@ -245,23 +247,25 @@ class Engine:
 
     @asynccontextmanager
     async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
-        async with self.queue.slot(run.request.owner, run.caller.report_queue) as keep:
+        report = run.caller.report_queue
+        async with self.queue.slot(run.request.owner, report, starts=True) as slot:
             if run.request.may_need_packages:
                 run = replace(run, packages=await self.packages.resolve(run.request, run.caller))
                 if run.request.ends_bridge and run.packages.binds:
                     # The bridge ends with this run, so nothing can be compiled after it.
                     self.packages.compile_later(run.packages)
-            reserve = partial(self.sandboxes.reserve, binds=run.packages.binds)
+            reserve = partial(self.sandboxes.reserve, binds=run.packages.binds, keep=slot.keep)
 
             @asynccontextmanager
             async def open_sandbox(again: bool) -> AsyncIterator[tuple[PreparedRun, RunSandbox]]:
-                async with reserve(run.limits, fresh=again, keep=keep) as sandbox:
+                async with reserve(run.limits, fresh=again, started=slot.end_start) as sandbox:
                     yield run, RunSandbox(sandbox=sandbox, may_be_dead=not again)
 
             yield open_sandbox
 
     @asynccontextmanager
     async def _in_session(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
+        self.queue.begin_wait()
         async with self.sessions.queued(run.request, run.limits, run.caller) as queued:
 
             @asynccontextmanager
@@ -310,9 +314,13 @@ async def _with_progress(caller: RunCaller, work: Awaitable[RunResult]) -> RunRe
     raise outcome
 
 
-def _runs_at_once(settings: Settings) -> int:
+def _run_queue(settings: Settings, sandboxes: Sandboxes) -> RunQueue:
+    """Return the queue with as many slots as the place has where runs happen."""
+    if settings.runtime in ELSEWHERE:
+        runs = settings.runs
+        return RunQueue(runs or CLUSTER_RUNS, capacity=lambda: runs or sandboxes.capacity)
     memory = limits_for(settings).memory_bytes
-    return settings.runs or default_runs(usable_cpus(), usable_memory(), memory)
+    return RunQueue(settings.runs or default_runs(usable_cpus(), usable_memory(), memory))
 
 
 def _current_asker() -> StartApprover | None:

@@ -306,6 +306,8 @@ class Backend(Protocol):
     A backend without an engine keeps the defaults of `in_use`, `tend` and `problem`.
     """
 
+    capacity: int | None = None  # Sandboxes that there is room for at once; None if unknown.
+
     async def __aenter__(self) -> Self:
         return self
 

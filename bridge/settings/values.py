@@ -113,7 +113,8 @@ class Settings:
         output_tokens: Approximate maximum tokens of a run's output. The rest becomes an
             artifact.
         shown_bytes: Maximum size of a result's pictures.
-        runs: Maximum of concurrent runs; by default the machine's capacity. Others wait.
+        runs: Maximum of concurrent runs; by default the machine's capacity, on Kubernetes the
+            quota's pods. Others wait.
         sessions: Maximum of open sessions; 0 disables sessions.
         session_idle_timeout: Seconds until an idle session is saved to disk and closed.
         session_bytes: Maximum compressed size of a saved session.

@@ -65,6 +65,7 @@ def test_the_role_has_what_the_bridge_uses_and_no_more() -> None:
     } == {
         "pods": {"create", "get", "list", "patch", "delete"},
         "pods/attach": {"get", "create"},
+        "resourcequotas": {"list"},
         "leases": {"create", "get", "list", "patch", "delete"},
     }
     groups = {group for rule in role["rules"] for group in rule["apiGroups"]}

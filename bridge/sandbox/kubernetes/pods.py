@@ -20,6 +20,7 @@ import random
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -55,6 +56,7 @@ SERVICE_LABEL = f"{LABELS}/service"
 OWNER_LABEL = f"{LABELS}/owner"
 STATE_LABEL = f"{LABELS}/state"
 SHAPE_LABEL = f"{LABELS}/shape"
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 LOADER = f"""\
 # mcp-code-bridge runs a program in this pod: its first step comes on stdin, with its length ahead.
@@ -111,7 +113,8 @@ class Template:
         metadata = {
             "name": name,
             "labels": labels,
-            "annotations": dict(self.settings.annotations),
+            # Autoscalers drain nodes to save cost. A run is not started again for that.
+            "annotations": {SAFE_TO_EVICT: "false", **self.settings.annotations},
             "ownerReferences": list(self.references),
         }
         spec = _spec(limits, self.settings, self.image, self.user or str(secrets.choice(USERS)))
@@ -267,6 +270,7 @@ class WarmPods:
         self._taken = anyio.Event()
         self._labels = {APP_LABEL: APP, SERVICE_LABEL: self._settings.service}
         self.problem = ""  # The error of the last look, if any.
+        self.capacity: int | None = None  # Pods that the namespace's quotas allow, if readable.
         # The names of this bridge's used pods.
         self.mine: set[str] = set()
 
@@ -320,8 +324,21 @@ class WarmPods:
             with anyio.move_on_after(pause):
                 await self._taken.wait()
 
+    async def read_quota(self) -> None:
+        """Read how many pods the namespace's quotas allow, if the account may."""
+        with suppress(SandboxError, ValueError, TypeError):
+            pods: list[int] = []
+            for quota in await self.cluster.list(self.cluster.quotas, {}):
+                spec = quota.get("spec") or {}
+                others = {"NotTerminating", "BestEffort"}.intersection(spec.get("scopes") or ())
+                if not others and "scopeSelector" not in spec:
+                    hard = spec.get("hard") or {}
+                    pods += [int(hard[name]) for name in ("pods", "count/pods") if name in hard]
+            self.capacity = max(1, min(pods)) if pods else None
+
     async def _look(self) -> None:
         pods, bridges, _ = await self._swept()
+        await self.read_quota()
         if self._limits is None:
             return
         waiting = [each for each in pods if _label(each, STATE_LABEL) == "warm"]
