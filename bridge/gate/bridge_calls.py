@@ -55,6 +55,7 @@ class BridgeCalls:
             self._tally.count("replayed", call)
             return known["answer"]
         try:
+            await self._context.fate.sending(entry)
             found = await answer(params)
         except Exception:
             # A failed request changed nothing. A cancelled one is unknown.

@@ -112,6 +112,7 @@ class Engine:
             servers.secrets.redactor,
             _current_asker,
             self.plans.knows,
+            self.heartbeat.process,
         )
         servers.pool.admission = self.gate.starts
         self.skills = Skills(
@@ -150,6 +151,7 @@ class Engine:
                 self.suspended.opened(),
                 background_task(self.artifacts.tidy_periodically),
                 background_task(self.heartbeat.beat),
+                background_task(self.gate.fates.end_later),
             ):
                 await stack.enter_async_context(part)
             yield self

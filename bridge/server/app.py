@@ -284,7 +284,14 @@ class _Handlers:
         other = any(given.get(name) for name in ("code", "apply", "end_session"))
         if number and isinstance(number, str) and not other:
             # The client waits for that run again.
-            run = suspended.task(number, owner)
+            try:
+                run = suspended.task(number, owner)
+            except InvalidRequestError as error:
+                # A dead bridge may have had the run; ids have their bridge's name before them.
+                fate = await self._engine.gate.fates.find(number.rpartition(".")[2][:40], owner)
+                if fate is not None:
+                    error.message += f" {fate.text[0].upper()}{fate.text[1:]}."
+                raise
             run.request = request
             assert isinstance(run.client, RunClient)
             run.client.attach(context)

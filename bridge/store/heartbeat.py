@@ -53,7 +53,7 @@ class Heartbeat:
             await anyio.sleep(BEAT_SECONDS)
 
     def _renew(self) -> dict[str, str]:
-        from bridge.store.schema import bridges
+        from bridge.store.schema import bridges, runs
 
         row = {"renewed": self._store.moment(0), "version": VERSION, "settings": ""}
         keys = {"name": self._name, "process": self.process}
@@ -67,6 +67,7 @@ class Heartbeat:
             skew = kept.now() - (before + time.time()) / 2
             kept.connection.execute(changed)
             kept.connection.execute(bridges.delete().where(bridges.c.renewed < kept.now() - _DAY))
+            kept.connection.execute(runs.delete().where(runs.c.began < kept.now() - 14 * _DAY))
             found = {row.process: row.renewed for row in kept.connection.execute(alike)}
         problems: dict[str, str] = {}
         if abs(skew) > MAX_SKEW_SECONDS:

@@ -119,13 +119,15 @@ class ServerStore(Store):
     @contextmanager
     def _alone(self, *, writes: bool) -> Iterator[Connection]:
         """Open a connection without a transaction."""
+        ending = False
         with self._silence.passed() as answered:
             try:
                 with self._engine().connect() as connection:
+                    ending = writes
                     yield connection.execution_options(isolation_level="AUTOCOMMIT")
                     answered()
             except SQLAlchemyError as error:
-                raise self._as_error(error, ending=writes) from None
+                raise self._as_error(error, ending=ending) from None
 
     @contextmanager
     def connected(
@@ -149,7 +151,8 @@ class ServerStore(Store):
     def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         failure = as_store_error(error)
         if ending and failure.errno == errno.ENOTCONN:
-            return StoreError(failure.errno, _UNCONFIRMED, _REMEDY)
+            failure = StoreError(failure.errno, _UNCONFIRMED, _REMEDY)
+            failure.is_unconfirmed = True
         if failure.errno == errno.ESTALE:
             databases.close(self._url)
         return failure

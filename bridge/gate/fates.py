@@ -1,0 +1,250 @@
+"""The fate of each run that changes something, in the store that several bridges share.
+
+A run has a complete row or none. The row says that a call is sent before it is, and how it was
+answered with the next statement. A retry in another bridge ends the row of a bridge that was not
+heard of, which then sends no more such calls for that run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import anyio
+
+from bridge.errors import AuditError, BridgeError, InvalidRequestError
+from bridge.event_loop import utc_text
+from bridge.gate.journal import JournalEntry, Outcome, RunJournal, another_retry
+from bridge.model import Json, owner_digest
+from bridge.store import Store, StoreError
+from bridge.store.heartbeat import ALIVE_SECONDS, BEAT_SECONDS
+
+logger = logging.getLogger(__name__)
+
+CALLS = 1_000  # Of one run in its row; no other bridge retries a run that sent more.
+
+_FIELDS = ("server", "tool", "effect", "number", "run_id", "server_definition")
+
+_ENDS: dict[Outcome, str] = {
+    "ok": "was sent and answered",
+    "tool-error": "was sent and failed",
+    "refused": "was sent and refused",
+    "unknown": "was sent without an answer",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fate:
+    """What a row says of a run: in words, as a record, and its calls."""
+
+    text: str
+    record: dict[str, Json]
+    calls: list[JournalEntry]
+
+    def journal(self) -> RunJournal:
+        """Return the run's journal, without reads and results, for a retry."""
+        run_id, message, remedy = str(self.record["run"]), "", "Run what is left without `retry_of`."
+        if self.record["status"] == "running":
+            message = f"Run {run_id} still runs: {self.text}."
+            remedy = f"Wait for its result, or until {ALIVE_SECONDS:g} s pass without its bridge."
+        elif len(self.calls) > CALLS:
+            message = f"Run {run_id} sent more calls than bridges share: {self.text}."
+        if message:
+            raise InvalidRequestError(message, remedy=remedy)
+        return RunJournal(run_id, calls=self.calls)
+
+
+class Fates:
+    """The rows of all bridges' runs; `are_shared` is false without other bridges."""
+
+    def __init__(self, store: Store, bridge: str, process: str = "") -> None:
+        self.store = store
+        self.are_shared = store.shared and bool(bridge)
+        self.unended = set[RunFate]()
+        self._bridge = bridge
+        self._process = process
+
+    async def end_later(self) -> None:
+        """Write the ends that the store did not take, until cancelled."""
+        while self.are_shared:
+            await anyio.sleep(BEAT_SECONDS)
+            for fate in tuple(self.unended):
+                await fate.end()
+
+    async def find(self, run_id: str, owner: str | None) -> Fate | None:
+        """Return the fate of a run, or of the retry that continued it.
+
+        Args:
+            owner: None for all owners; the beginning of the id is enough then.
+        """
+        if not self.are_shared:
+            return None
+        try:
+            return await self.store.run(self._find, run_id, owner)
+        except StoreError as error:
+            message = f"Runs of other bridges cannot be looked up: {error.strerror}."
+            raise BridgeError(message, code="store_unavailable") from error
+
+    def _find(self, run_id: str, owner: str | None) -> Fate | None:
+        from sqlalchemy import select
+
+        from bridge.store.schema import bridges, runs
+
+        wanted = runs.c.id.startswith(run_id, autoescape=True)
+        if owner is not None:
+            wanted = (runs.c.id == run_id) & (runs.c.owner == owner_digest(owner))
+        columns = (runs, bridges.c.renewed, self.store.moment(time.time()).label("now"))
+        joined = runs.outerjoin(bridges, bridges.c.process == runs.c.process)
+        chosen = select(*columns).select_from(joined).where(wanted).order_by(runs.c.began.desc())
+        for row in self.store.query(chosen.limit(1)):
+            lines = [json.loads(line) for line in row.facts.split("\n") if line]
+            retry = next((line for line in lines if isinstance(line, str)), "")
+            return self._find(retry, owner) if retry else self._fate(row, dict(lines))
+        return None
+
+    def _fate(self, row: Any, facts: dict[int, dict[str, Any]]) -> Fate:
+        calls = [
+            JournalEntry(**each | {"key": bytes.fromhex(each["key"])}) for each in facts.values()
+        ]
+        name, status = f"bridge {row.bridge!r}", "ended"
+        if row.bridge == self._bridge and row.process != self._process:
+            name = f"an earlier process of {name}"
+        quiet = math.inf if row.renewed is None else max(0.0, float(row.now) - row.renewed)
+        text = f"{name} has ended it"
+        if row.ended is None and quiet <= ALIVE_SECONDS:
+            status, text = "running", f"{name} runs it, and was heard of {quiet:.0f} s ago"
+        elif row.ended is None:
+            seconds = "a day" if quiet == math.inf else f"{quiet:,.0f} s"
+            status, text = "lost", f"{name} was not heard of for {seconds}"
+        text = "; ".join([text, *_list_calls(calls)])
+        for entry in calls:
+            entry.fate = text
+        record = {"run": row.id, "time": utc_text(row.began), "status": status, "fate": text}
+        return Fate(text=text, record={**record, "calls": len(calls)}, calls=calls)
+
+    def write(self, run_id: str, owner: str, text: str, *, ends: bool, continues: str) -> str:
+        """Add a text to a run's row; return the id of another retry that continues the run.
+
+        Args:
+            continues: The run of which this one is the first retry to change something, or "".
+        """
+        from sqlalchemy import func
+
+        from bridge.store.schema import runs
+
+        now, whose = self.store.moment(time.time()), owner_digest(owner)
+
+        def append(run_id: str, text: str, ended: Any, where: Any) -> Any:
+            row = {"owner": whose, "id": run_id, "bridge": self._bridge, "process": self._process}
+            new = self.store.upsert(runs).values(**row, began=now, ended=ended, facts=text)
+            both = {"facts": runs.c.facts + new.excluded.facts}
+            both["ended"] = func.coalesce(runs.c.ended, new.excluded.ended)
+            changed = new.on_conflict_do_update(
+                index_elements=["owner", "id"], set_=both, where=where
+            )
+            return changed.returning(runs.c.id)
+
+        statement = append(run_id, text, now if ends else None, runs.c.ended.is_(None))
+        if not continues:
+            done = bool(self.store.execute(statement, durable=True))
+        else:
+            claim = append(continues, _line(run_id), now, ~runs.c.facts.contains('\n"'))
+            with self.store.writing(durable=True) as kept:
+                assert kept.connection is not None
+                done = all(kept.connection.execute(each).all() for each in (claim, statement))
+        other = None if done else self._find(continues or run_id, owner)
+        return "" if other is None else str(other.record["run"])
+
+
+class RunFate:
+    """The row of one run, if `fates` are shared."""
+
+    def __init__(
+        self, fates: Fates | None = None, journal: RunJournal | None = None, owner: str = ""
+    ) -> None:
+        self._fates = fates if fates is not None and fates.are_shared else None
+        self._journal = journal or RunJournal()
+        self._owner = owner
+        self._numbers: dict[JournalEntry, int] = {}
+        self._written: dict[JournalEntry, Outcome] = {}
+        self._may_exist = False
+        self._writing = anyio.Lock()
+
+    async def sending(self, entry: JournalEntry) -> None:
+        """Write that a call is sent next, if it may change something.
+
+        Raises:
+            RefusedError: It must not be sent.
+        """
+        if self._fates is None or entry.effect == "read" or len(self._numbers) > CALLS:
+            return
+        self._follow(entry)
+        other, call = "", f"{entry.server}.{entry.tool}"
+        async with self._writing:
+            # The statement of another call may have written it.
+            if entry in self._written:
+                return
+            try:
+                other = await self._write(self._fates, ends=False)
+            except StoreError as error:
+                self._may_exist |= error.is_unconfirmed
+                if self._may_exist:
+                    message = f"{call} is not made: the shared store cannot record it"
+                    remedy = "Retry this run once the store answers."
+                    raise AuditError(f"{message}: {error.strerror}.", remedy=remedy) from error
+                logger.warning("a run has no row in the shared store: %s", error.strerror)
+        if other:
+            raise another_retry(call, other)
+
+    async def end(self) -> None:
+        if self._fates is None:
+            return
+        self._follow()
+        unended = self._fates.unended
+        unended.discard(self)
+        with anyio.CancelScope(shield=True):
+            try:
+                if self._numbers:
+                    await self._write(self._fates, ends=True)
+            except StoreError:
+                if len(unended) < CALLS:
+                    unended.add(self)
+
+    def _follow(self, *entries: JournalEntry) -> None:
+        if not self._numbers:
+            entries = tuple(each for each in self._journal.entries() if each.effect != "read")
+        for entry in entries[: CALLS + 1 - len(self._numbers)]:
+            self._numbers[entry] = len(self._numbers)
+
+    async def _write(self, fates: Fates, *, ends: bool) -> str:
+        journal, written, text = self._journal, self._written, ""
+        new = {each: each.outcome for each in self._numbers if written.get(each) != each.outcome}
+        for entry, outcome in new.items():
+            facts = {name: getattr(entry, name) for name in _FIELDS}
+            facts |= {"outcome": outcome, "key": entry.key.hex()}
+            text += _line([self._numbers[entry], facts])
+        continues = "" if journal.chain.stored == journal.run_id else journal.chain.stored
+        write = partial(fates.write, ends=ends, continues=continues)
+        other = await fates.store.run(write, journal.run_id, self._owner, text)
+        if not other:
+            self._may_exist, journal.chain.stored = True, journal.run_id
+            written |= new
+        return other
+
+
+def _line(value: Json) -> str:
+    return "\n" + json.dumps(value, separators=(",", ":"))
+
+
+def _list_calls(calls: list[JournalEntry]) -> list[str]:
+    ends = [(each, _ENDS.get(each.outcome, "")) for each in calls]
+    counts = Counter(f"{each.server}.{each.tool} {end}" for each, end in ends if end)
+    texts = [f"{text} ({n:,} times)" if n > 1 else text for text, n in counts.items()]
+    texts[10:] = ["and others"] if len(texts) > 10 else []
+    return texts or ["it sent no call that changes anything"]
