@@ -396,7 +396,7 @@ async def show_run(
         fate = await Fates(store_of(settings), settings.replica or "-").find(run, None)
         if fate is None:
             raise
-        record = fate.record
+        record = {**fate.record}
     since = str(record.get("time", ""))[:10]
     events = await read_log(settings, partial(about, wanted=str(record["run"]), since=since)) or []
     if as_json:

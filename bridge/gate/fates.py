@@ -1,8 +1,8 @@
 """The fate of each run that changes something, in the store that several bridges share.
 
-A run has a complete row or none. The row says that a call is sent before it is, and how it was
-answered with the next statement. A retry in another bridge ends the row of a bridge that was not
-heard of, which then sends no more such calls for that run.
+A run has a complete row or none. The row says that a call is sent before it is, and with the next
+statement how it was answered. A retry ends the row of a bridge that was not heard of, which then
+sends no more such calls for that run.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import logging
 import math
 import time
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import anyio
 
-from bridge.errors import AuditError, BridgeError, InvalidRequestError
+from bridge.errors import AuditError, BridgeError
 from bridge.event_loop import utc_text
 from bridge.gate.journal import JournalEntry, Outcome, RunJournal, another_retry
 from bridge.model import Json, owner_digest
@@ -39,27 +38,6 @@ _ENDS: dict[Outcome, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fate:
-    """What a row says of a run: in words, as a record, and its calls."""
-
-    text: str
-    record: dict[str, Json]
-    calls: list[JournalEntry]
-
-    def journal(self) -> RunJournal:
-        """Return the run's journal, without reads and results, for a retry."""
-        run_id, message, remedy = str(self.record["run"]), "", "Run what is left without `retry_of`."
-        if self.record["status"] == "running":
-            message = f"Run {run_id} still runs: {self.text}."
-            remedy = f"Wait for its result, or until {ALIVE_SECONDS:g} s pass without its bridge."
-        elif len(self.calls) > CALLS:
-            message = f"Run {run_id} sent more calls than bridges share: {self.text}."
-        if message:
-            raise InvalidRequestError(message, remedy=remedy)
-        return RunJournal(run_id, calls=self.calls)
-
-
 class Fates:
     """The rows of all bridges' runs; `are_shared` is false without other bridges."""
 
@@ -67,8 +45,7 @@ class Fates:
         self.store = store
         self.are_shared = store.shared and bool(bridge)
         self.unended = set[RunFate]()
-        self._bridge = bridge
-        self._process = process
+        self._names = {"bridge": bridge, "process": process}
 
     async def end_later(self) -> None:
         """Write the ends that the store did not take, until cancelled."""
@@ -77,21 +54,18 @@ class Fates:
             for fate in tuple(self.unended):
                 await fate.end()
 
-    async def find(self, run_id: str, owner: str | None) -> Fate | None:
-        """Return the fate of a run, or of the retry that continued it.
+    async def find(self, run_id: str, owner: str | None) -> RunJournal | None:
+        """Return what a row says of a run, or of the retry that continued it.
 
-        Args:
-            owner: None for all owners; the beginning of the id is enough then.
+        Without an owner the beginning of the id is enough.
         """
-        if not self.are_shared:
-            return None
         try:
-            return await self.store.run(self._find, run_id, owner)
+            return await self.store.run(self._find, run_id, owner) if self.are_shared else None
         except StoreError as error:
             message = f"Runs of other bridges cannot be looked up: {error.strerror}."
             raise BridgeError(message, code="store_unavailable") from error
 
-    def _find(self, run_id: str, owner: str | None) -> Fate | None:
+    def _find(self, run_id: str, owner: str | None) -> RunJournal | None:
         from sqlalchemy import select
 
         from bridge.store.schema import bridges, runs
@@ -103,52 +77,30 @@ class Fates:
         joined = runs.outerjoin(bridges, bridges.c.process == runs.c.process)
         chosen = select(*columns).select_from(joined).where(wanted).order_by(runs.c.began.desc())
         for row in self.store.query(chosen.limit(1)):
-            lines = [json.loads(line) for line in row.facts.split("\n") if line]
+            lines = [json.loads(line) for line in row.facts.splitlines() if line]
             retry = next((line for line in lines if isinstance(line, str)), "")
-            return self._find(retry, owner) if retry else self._fate(row, dict(lines))
+            return self._find(retry, owner) if retry else _journal(row, dict(lines))
         return None
 
-    def _fate(self, row: Any, facts: dict[int, dict[str, Any]]) -> Fate:
-        calls = [
-            JournalEntry(**each | {"key": bytes.fromhex(each["key"])}) for each in facts.values()
-        ]
-        name, status = f"bridge {row.bridge!r}", "ended"
-        if row.bridge == self._bridge and row.process != self._process:
-            name = f"an earlier process of {name}"
-        quiet = math.inf if row.renewed is None else max(0.0, float(row.now) - row.renewed)
-        text = f"{name} has ended it"
-        if row.ended is None and quiet <= ALIVE_SECONDS:
-            status, text = "running", f"{name} runs it, and was heard of {quiet:.0f} s ago"
-        elif row.ended is None:
-            seconds = "a day" if quiet == math.inf else f"{quiet:,.0f} s"
-            status, text = "lost", f"{name} was not heard of for {seconds}"
-        text = "; ".join([text, *_list_calls(calls)])
-        for entry in calls:
-            entry.fate = text
-        record = {"run": row.id, "time": utc_text(row.began), "status": status, "fate": text}
-        return Fate(text=text, record={**record, "calls": len(calls)}, calls=calls)
-
     def write(self, run_id: str, owner: str, text: str, *, ends: bool, continues: str) -> str:
-        """Add a text to a run's row; return the id of another retry that continues the run.
+        """Add a text to the row of a run, which is a retry if it `continues` another.
 
-        Args:
-            continues: The run of which this one is the first retry to change something, or "".
+        Returns:
+            The id of another retry that has continued the run; nothing is added then.
         """
         from sqlalchemy import func
 
         from bridge.store.schema import runs
 
-        now, whose = self.store.moment(time.time()), owner_digest(owner)
+        keys, now = {"owner": owner_digest(owner)}, self.store.moment(time.time())
 
         def append(run_id: str, text: str, ended: Any, where: Any) -> Any:
-            row = {"owner": whose, "id": run_id, "bridge": self._bridge, "process": self._process}
-            new = self.store.upsert(runs).values(**row, began=now, ended=ended, facts=text)
+            row = {**keys, **self._names, "id": run_id, "began": now, "facts": text}
+            new = self.store.upsert(runs).values(**row, ended=ended)
             both = {"facts": runs.c.facts + new.excluded.facts}
             both["ended"] = func.coalesce(runs.c.ended, new.excluded.ended)
-            changed = new.on_conflict_do_update(
-                index_elements=["owner", "id"], set_=both, where=where
-            )
-            return changed.returning(runs.c.id)
+            known = {"index_elements": [*keys, "id"], "set_": both, "where": where}
+            return new.on_conflict_do_update(**known).returning(runs.c.id)
 
         statement = append(run_id, text, now if ends else None, runs.c.ended.is_(None))
         if not continues:
@@ -159,11 +111,11 @@ class Fates:
                 assert kept.connection is not None
                 done = all(kept.connection.execute(each).all() for each in (claim, statement))
         other = None if done else self._find(continues or run_id, owner)
-        return "" if other is None else str(other.record["run"])
+        return "" if other is None else other.run_id
 
 
 class RunFate:
-    """The row of one run, if `fates` are shared."""
+    """The row of one run, if its bridge shares the store."""
 
     def __init__(
         self, fates: Fates | None = None, journal: RunJournal | None = None, owner: str = ""
@@ -191,7 +143,7 @@ class RunFate:
             if entry in self._written:
                 return
             try:
-                other = await self._write(self._fates, ends=False)
+                other = await self._write(self._fates)
             except StoreError as error:
                 self._may_exist |= error.is_unconfirmed
                 if self._may_exist:
@@ -222,7 +174,7 @@ class RunFate:
         for entry in entries[: CALLS + 1 - len(self._numbers)]:
             self._numbers[entry] = len(self._numbers)
 
-    async def _write(self, fates: Fates, *, ends: bool) -> str:
+    async def _write(self, fates: Fates, *, ends: bool = False) -> str:
         journal, written, text = self._journal, self._written, ""
         new = {each: each.outcome for each in self._numbers if written.get(each) != each.outcome}
         for entry, outcome in new.items():
@@ -242,9 +194,23 @@ def _line(value: Json) -> str:
     return "\n" + json.dumps(value, separators=(",", ":"))
 
 
-def _list_calls(calls: list[JournalEntry]) -> list[str]:
+def _journal(row: Any, facts: dict[int, dict[str, Any]]) -> RunJournal:
+    calls = [JournalEntry(**{**each, "key": bytes.fromhex(each["key"])}) for each in facts.values()]
+    quiet = math.inf if row.renewed is None else max(0.0, float(row.now) - row.renewed)
+    status, text = "ended", f"bridge {row.bridge!r} has ended it"
+    if row.ended is None and quiet <= ALIVE_SECONDS:
+        status, text = "running", f"bridge {row.bridge!r} runs it, and was heard of just now"
+    elif row.ended is None:
+        seconds = "a day" if quiet == math.inf else f"{quiet:,.0f} s"
+        status, text = "lost", f"the bridge {row.bridge!r} was not heard of for {seconds}"
     ends = [(each, _ENDS.get(each.outcome, "")) for each in calls]
     counts = Counter(f"{each.server}.{each.tool} {end}" for each, end in ends if end)
-    texts = [f"{text} ({n:,} times)" if n > 1 else text for text, n in counts.items()]
-    texts[10:] = ["and others"] if len(texts) > 10 else []
-    return texts or ["it sent no call that changes anything"]
+    sent = [f"{call} ({n:,} times)" if n > 1 else call for call, n in counts.items()]
+    sent[10:] = ["and others"] if len(sent) > 10 else []
+    if len(calls) > CALLS:
+        status, sent = "long", [*sent, f"it sent more than the {CALLS:,} calls that are recorded"]
+    text = "; ".join([text, *(sent or ["it sent no call that changes anything"])])
+    for entry in calls:
+        entry.fate = text
+    record = {"run": row.id, "time": utc_text(row.began), "status": status, "fate": text}
+    return RunJournal(row.id, calls=calls, record={**record, "calls": len(calls)})

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
+from types import MappingProxyType
 from typing import Literal
 
 from bridge.errors import (
@@ -135,7 +136,6 @@ class RetryChain:
 
     head: str  # The last retry that made a changing call.
     stored: str  # The last of them with a row in a shared store.
-    length: int = 0  # The number of such retries.
 
 
 class RunJournal:
@@ -149,12 +149,14 @@ class RunJournal:
         *,
         planned_by: str = "",  # The run whose plan it applies: its calls come first.
         calls: Sequence[JournalEntry] = (),
+        record: Mapping[str, Json] = MappingProxyType({}),  # What the row of another bridge says.
     ) -> None:
+        self.record = record
         self.run_id = run_id
         self.under_way = False
         chain = RetryChain(run_id, planned_by or run_id)
         self.chain: RetryChain = chain if earlier is None else earlier.chain
-        self.length = self.chain.length
+        self.head = self.chain.head
         self._reserve = reserve
         self._earlier = earlier
         self._after = bool(planned_by)
@@ -226,7 +228,7 @@ class Replay:
         self._run_id = run_id
         self._mask = mask
         self.chain: RetryChain = journal.chain
-        self.length = journal.chain.length
+        self.head = journal.chain.head
         self.flow: FlowState = journal.flow
         self._answered: dict[bytes, deque[JournalEntry]] = {}
         self._unknown: dict[bytes, JournalEntry] = {}
@@ -281,10 +283,9 @@ class Replay:
         chain = self.chain
         if chain.head == self._run_id:
             return
-        if chain.length != self.length:
+        if chain.head != self.head:
             raise another_retry(call, chain.head)
         chain.head = self._run_id
-        chain.length += 1
 
     def _refusal(
         self, why: str, entry: JournalEntry, arguments: Mapping[str, Json]
@@ -318,13 +319,9 @@ class Journals:
     Callers and servers fill them, so that the limits hold for all together. The oldest make room.
     """
 
-    def __init__(
-        self, *, max_runs: int = 200, max_bytes: int = 64 * 1024 * 1024, replica: str = ""
-    ) -> None:
+    def __init__(self, *, max_runs: int = 200, max_bytes: int = 64 * 1024 * 1024) -> None:
         self._max_runs = max_runs
         self._max_bytes = max_bytes
-        others = f" This is replica {replica!r}, and another one's runs are known there alone."
-        self._elsewhere = others if replica else ""
         self._runs: OrderedDict[str, tuple[str, RunJournal]] = OrderedDict()
         # An upper bound: freed bytes count until the next recount.
         self._used = 0
@@ -352,11 +349,11 @@ class Journals:
         if not self.knows(run_id, owner):
             message = (
                 f"There is no journal of a run {run_id!r:.80}: they are kept for the caller of the "
-                f"run, for about {self._max_runs} runs, and end with the bridge.{self._elsewhere}"
+                f"run, for about {self._max_runs} runs, and end with the bridge that made it."
             )
             raise UnknownError(message, remedy=_GONE, code="unknown_run")
         last, journal = run_id, self._runs[run_id][1]
-        if run_id != journal.chain.head and journal.length != journal.chain.length:
+        if run_id != journal.chain.head and journal.head != journal.chain.head:
             last = journal.chain.head
         if last not in self._runs:
             message = f"Run {run_id} was retried by {last}, whose journal is gone."

@@ -22,7 +22,14 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from bridge.errors import BridgeError, RefusedError, SettingsError, UnknownError, UpstreamError
+from bridge.errors import (
+    BridgeError,
+    InvalidRequestError,
+    RefusedError,
+    SettingsError,
+    UnknownError,
+    UpstreamError,
+)
 from bridge.event_loop import Clock, background_tasks
 from bridge.gate.approval import Approver, Grants
 from bridge.gate.audit import RunAudit
@@ -364,7 +371,7 @@ class GateServices:
         self._replaced: Callable[[str], Replaced] = lru_cache(MAX_OWNERS)(lambda owner: {})
         self._mask = partial(redactor.arguments, marks=True)
         self.fates = Fates(store_of(settings), settings.replica, process)
-        self.journals = Journals(replica="" if self.fates.are_shared else settings.replica)
+        self.journals = Journals()
         self.ongoing_calls = OngoingCalls()
 
     def audit_of(self, run_id: str, owner: str, policy: str = "") -> RunAudit:
@@ -446,10 +453,12 @@ class GateServices:
             fate = await self.fates.find(run_id, owner)
             if fate is None:
                 raise
-        last = str(fate.record["run"])
-        return (
-            self.journals.find(last, owner) if self.journals.knows(last, owner) else fate.journal()
-        )
+        if self.journals.knows(fate.run_id, owner):
+            return self.journals.find(fate.run_id, owner)
+        if fate.record["status"] in ("running", "long"):
+            message = f"Run {fate.run_id} cannot be retried here yet: {fate.record['fate']}."
+            raise InvalidRequestError(message, remedy="Once it has ended, retry it at its bridge.")
+        return fate
 
     async def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:
         if not isinstance(request, RunRequest) or not request.retry_of:

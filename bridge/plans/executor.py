@@ -143,7 +143,7 @@ class PlanExecutor:
                 fate = await self.services.fates.find(taken[1], request.owner)
                 if fate is not None and fate.record["status"] != "ended":
                     remedy = f'Once that run is over, run the program with retry_of="{taken[1]}".'
-                    message = f"{error.message} {fate.text[0].upper()}{fate.text[1:]}."
+                    message = f"{error.message} Of that run is known: {fate.record['fate']}."
                     raise UnknownError(message, remedy=remedy, code="unknown_plan") from None
             if not self.services.journals.knows(request.plan_id, request.owner):
                 raise

@@ -290,7 +290,7 @@ class _Handlers:
                 # A dead bridge may have had the run; ids have their bridge's name before them.
                 fate = await self._engine.gate.fates.find(number.rpartition(".")[2][:40], owner)
                 if fate is not None:
-                    error.message += f" {fate.text[0].upper()}{fate.text[1:]}."
+                    error.message += f" Of that run is known: {fate.record['fate']}."
                 raise
             run.request = request
             assert isinstance(run.client, RunClient)
