@@ -115,14 +115,10 @@ class Fates:
 
 
 class RunFate:
-    """The row of one run, if its bridge shares the store."""
+    """The row of one run."""
 
-    def __init__(
-        self, fates: Fates | None = None, journal: RunJournal | None = None, owner: str = ""
-    ) -> None:
-        self._fates = fates if fates is not None and fates.are_shared else None
-        self._journal = journal or RunJournal()
-        self._owner = owner
+    def __init__(self, fates: Fates, journal: RunJournal, owner: str) -> None:
+        self._fates, self._journal, self._owner = fates, journal, owner
         self._numbers: dict[JournalEntry, int] = {}
         self._written: dict[JournalEntry, Outcome] = {}
         self._may_exist = False
@@ -134,7 +130,7 @@ class RunFate:
         Raises:
             RefusedError: It must not be sent.
         """
-        if self._fates is None or entry.effect == "read" or len(self._numbers) > CALLS:
+        if entry.effect == "read" or len(self._numbers) > CALLS:
             return
         self._follow(entry)
         other, call = "", f"{entry.server}.{entry.tool}"
@@ -143,7 +139,7 @@ class RunFate:
             if entry in self._written:
                 return
             try:
-                other = await self._write(self._fates)
+                other = await self._write()
             except StoreError as error:
                 self._may_exist |= error.is_unconfirmed
                 if self._may_exist:
@@ -155,18 +151,14 @@ class RunFate:
             raise another_retry(call, other)
 
     async def end(self) -> None:
-        if self._fates is None:
-            return
         self._follow()
-        unended = self._fates.unended
-        unended.discard(self)
+        self._fates.unended.discard(self)
         with anyio.CancelScope(shield=True):
             try:
                 if self._numbers:
-                    await self._write(self._fates, ends=True)
+                    await self._write(ends=True)
             except StoreError:
-                if len(unended) < CALLS:
-                    unended.add(self)
+                self._fates.unended |= {self} if len(self._fates.unended) < CALLS else set()
 
     def _follow(self, *entries: JournalEntry) -> None:
         if not self._numbers:
@@ -174,7 +166,7 @@ class RunFate:
         for entry in entries[: CALLS + 1 - len(self._numbers)]:
             self._numbers[entry] = len(self._numbers)
 
-    async def _write(self, fates: Fates, *, ends: bool = False) -> str:
+    async def _write(self, *, ends: bool = False) -> str:
         journal, written, text = self._journal, self._written, ""
         new = {each: each.outcome for each in self._numbers if written.get(each) != each.outcome}
         for entry, outcome in new.items():
@@ -182,8 +174,8 @@ class RunFate:
             facts |= {"outcome": outcome, "key": entry.key.hex()}
             text += _line([self._numbers[entry], facts])
         continues = "" if journal.chain.stored == journal.run_id else journal.chain.stored
-        write = partial(fates.write, ends=ends, continues=continues)
-        other = await fates.store.run(write, journal.run_id, self._owner, text)
+        write = partial(self._fates.write, ends=ends, continues=continues)
+        other = await self._fates.store.run(write, journal.run_id, self._owner, text)
         if not other:
             self._may_exist, journal.chain.stored = True, journal.run_id
             written |= new

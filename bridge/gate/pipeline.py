@@ -401,7 +401,8 @@ class Gate:
         started = time.monotonic()
         sending = partial(send, pending.real.arguments)
         try:
-            await context.fate.sending(entry)
+            if context.fate is not None:
+                await context.fate.sending(entry)
             self.tally.count("sent", call)
             with self.tally.under_way():
                 result = await context.send(sending, call.server, pending.own.labels)

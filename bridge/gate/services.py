@@ -210,7 +210,7 @@ class GateContext:
     approver: Approver = field(default_factory=Approver)
     audit: RunAudit = field(default_factory=RunAudit)
     journal: RunJournal = field(default_factory=RunJournal)
-    fate: RunFate = field(default_factory=RunFate)
+    fate: RunFate | None = None  # None unless bridges share the store.
     marks: Marks = field(default_factory=Marks)
     vault: Vault = field(default_factory=Vault)
     ongoing_calls: OngoingCalls = field(default_factory=OngoingCalls)
@@ -275,7 +275,8 @@ class RunContext:
                         {**_end_facts(result), "questionsRefused": questions.refused or None}
                     )
                 finally:
-                    await self.context.fate.end()
+                    if self.context.fate is not None:
+                        await self.context.fate.end()
 
 
 class PolicyFile:
@@ -424,7 +425,7 @@ class GateServices:
             approver=approver,
             audit=audit,
             journal=journal,
-            fate=RunFate(self.fates, journal, owner),
+            fate=RunFate(self.fates, journal, owner) if self.fates.are_shared else None,
             flow_state=journal.flow,
             marks=Marks(self.redactor, self._replaced(owner)),
             vault=self._vaults.of(owner, privacy),

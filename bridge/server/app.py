@@ -88,10 +88,10 @@ def has_tasks(context: Context) -> bool:
     return is_modern(context) and TASKS_EXTENSION in (capabilities_of(context).extensions or ())
 
 
-async def announce(client: HandshakeClient | ModernClient, run_id: str) -> None:
+async def announce(client: HandshakeClient | ModernClient, run_id: str, *, outlives: bool) -> None:
     """Send a run's id before its result, as progress or a log message if the client wants any."""
     text = f"This is run {run_id}."
-    if isinstance(client, HandshakeClient):  # The end of its connection does not cancel the run.
+    if outlives and isinstance(client, HandshakeClient):
         read = f'runtime.read_output("{run_id}", "result")'
         text += f" If the connection breaks, another run reads the result: await {read}."
     if client.wants_progress:
@@ -342,8 +342,10 @@ class _Handlers:
             client.run = suspended
 
         async def run() -> RunResult:
-            if isinstance(context.request, Request):
-                await announce(client, suspended.run_id)
+            # Over HTTP the run may outlive its connection, and another bridge may know its fate.
+            web = isinstance(context.request, Request)
+            if web or self._engine.gate.fates.are_shared:
+                await announce(client, suspended.run_id, outlives=web)
             request = replace(
                 parse_request(params.arguments),
                 run_id=suspended.run_id,
