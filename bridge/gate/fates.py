@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from bridge.event_loop import utc_text
 from bridge.gate.journal import JournalEntry, Outcome, RunJournal, another_retry
 from bridge.model import Json, owner_digest
 from bridge.store import Store, StoreError
-from bridge.store.heartbeat import ALIVE_SECONDS, BEAT_SECONDS
+from bridge.store.heartbeat import ALIVE_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -44,15 +45,8 @@ class Fates:
     def __init__(self, store: Store, bridge: str, process: str = "") -> None:
         self.store = store
         self.are_shared = store.shared and bool(bridge)
-        self.unended = set[RunFate]()
+        self.unended = set[RunFate]()  # The store did not take their ends.
         self._names = {"bridge": bridge, "process": process}
-
-    async def end_later(self) -> None:
-        """Write the ends that the store did not take, until cancelled."""
-        while self.are_shared:
-            await anyio.sleep(BEAT_SECONDS)
-            for fate in tuple(self.unended):
-                await fate.end()
 
     async def find(self, run_id: str, owner: str | None) -> RunJournal | None:
         """Return what a row says of a run, or of the retry that continued it.
@@ -64,6 +58,12 @@ class Fates:
         except StoreError as error:
             message = f"Runs of other bridges cannot be looked up: {error.strerror}."
             raise BridgeError(message, code="store_unavailable") from error
+
+    async def explain(self, error: BridgeError, run_id: str, owner: str) -> None:
+        """Add to an error what a row says of the run that it is about."""
+        if fate := await self.find(run_id, owner):
+            error.message += f" Of run {fate.run_id} is known: {fate.record['fate']}."
+            error.message += f' A retry, retry_of="{fate.run_id}", repeats no such call.'
 
     def _find(self, run_id: str, owner: str | None) -> RunJournal | None:
         from sqlalchemy import select
@@ -106,7 +106,10 @@ class Fates:
         if not continues:
             done = bool(self.store.execute(statement, durable=True))
         else:
-            claim = append(continues, _line(run_id), now, ~runs.c.facts.contains('\n"'))
+            # The row has this retry's line after a commit that was not confirmed.
+            line = _line(run_id)
+            free = runs.c.facts.contains(line) | ~runs.c.facts.contains(line[:2])
+            claim = append(continues, line, now, free)
             with self.store.writing(durable=True) as kept:
                 assert kept.connection is not None
                 done = all(kept.connection.execute(each).all() for each in (claim, statement))
@@ -152,13 +155,13 @@ class RunFate:
 
     async def end(self) -> None:
         self._follow()
-        self._fates.unended.discard(self)
-        with anyio.CancelScope(shield=True):
-            try:
-                if self._numbers:
-                    await self._write(ends=True)
-            except StoreError:
-                self._fates.unended |= {self} if len(self._fates.unended) < CALLS else set()
+        unended = self._fates.unended
+        if self._numbers and len(unended) < CALLS:
+            unended.add(self)
+        with anyio.CancelScope(shield=True), suppress(StoreError):
+            for fate in tuple(unended):
+                await fate._write(ends=True)
+                unended.discard(fate)
 
     def _follow(self, *entries: JournalEntry) -> None:
         if not self._numbers:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
-from types import MappingProxyType
 from typing import Literal
 
 from bridge.errors import (
@@ -149,9 +148,9 @@ class RunJournal:
         *,
         planned_by: str = "",  # The run whose plan it applies: its calls come first.
         calls: Sequence[JournalEntry] = (),
-        record: Mapping[str, Json] = MappingProxyType({}),  # What the row of another bridge says.
+        record: Mapping[str, Json] | None = None,  # What a row of another bridge says.
     ) -> None:
-        self.record = record
+        self.record = record or {}
         self.run_id = run_id
         self.under_way = False
         chain = RetryChain(run_id, planned_by or run_id)
@@ -173,6 +172,15 @@ class RunJournal:
             yield
         finally:
             self.under_way = False
+
+    def check(self) -> None:
+        """Raise `InvalidRequestError` if this bridge cannot retry the run yet."""
+        why = "it still runs, and what it calls is not known yet" if self.under_way else ""
+        if self.record.get("status") in ("running", "long"):
+            why = f"{self.record['fate']}"
+        if why:
+            message = f"Run {self.run_id} cannot be retried here yet: {why}."
+            raise InvalidRequestError(message, remedy="Once it has ended, retry it at its bridge.")
 
     def sent(self, call: CallFacts, effect: Effect, number: int = 0) -> JournalEntry:
         """Record a call that the gate sends next. Its outcome is unknown until `settle`."""
@@ -359,9 +367,7 @@ class Journals:
             message = f"Run {run_id} was retried by {last}, whose journal is gone."
             raise UnknownError(message, remedy=_GONE, code="unknown_run")
         journal = self._runs[last][1]
-        if journal.under_way:
-            message = f"Run {last} still runs; what it calls is not known yet."
-            raise InvalidRequestError(message, remedy="Wait for its result, then retry.")
+        journal.check()
         self._runs.move_to_end(last)
         return journal
 

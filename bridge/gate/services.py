@@ -22,14 +22,7 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from bridge.errors import (
-    BridgeError,
-    InvalidRequestError,
-    RefusedError,
-    SettingsError,
-    UnknownError,
-    UpstreamError,
-)
+from bridge.errors import RefusedError, SettingsError, UnknownError, UpstreamError, UsageError
 from bridge.event_loop import Clock, background_tasks
 from bridge.gate.approval import Approver, Grants
 from bridge.gate.audit import RunAudit
@@ -440,7 +433,7 @@ class GateServices:
         try:
             earlier = Replay(await self._journal(planned_by, owner), run_id=run_id)
             earlier.claim_retry("the plan")
-        except BridgeError as error:
+        except UsageError as error:
             # The plan can be applied, but not retried.
             logger.info("the journal of a plan stands alone: %s", error.message)
             return None
@@ -456,9 +449,7 @@ class GateServices:
                 raise
         if self.journals.knows(fate.run_id, owner):
             return self.journals.find(fate.run_id, owner)
-        if fate.record["status"] in ("running", "long"):
-            message = f"Run {fate.run_id} cannot be retried here yet: {fate.record['fate']}."
-            raise InvalidRequestError(message, remedy="Once it has ended, retry it at its bridge.")
+        fate.check()
         return fate
 
     async def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:

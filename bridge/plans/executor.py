@@ -140,11 +140,7 @@ class PlanExecutor:
             return await self.plans.take(request.plan_id, request.owner, run_id=request.run_id)
         except UnknownError as error:
             if taken := _TAKEN.search(error.message):
-                fate = await self.services.fates.find(taken[1], request.owner)
-                if fate is not None and fate.record["status"] != "ended":
-                    remedy = f'Once that run is over, run the program with retry_of="{taken[1]}".'
-                    message = f"{error.message} Of that run is known: {fate.record['fate']}."
-                    raise UnknownError(message, remedy=remedy, code="unknown_plan") from None
+                await self.services.fates.explain(error, taken[1], request.owner)
             if not self.services.journals.knows(request.plan_id, request.owner):
                 raise
             message = f"{request.plan_id} is a run's id, and `apply` takes a plan's."

@@ -151,7 +151,6 @@ class Engine:
                 self.suspended.opened(),
                 background_task(self.artifacts.tidy_periodically),
                 background_task(self.heartbeat.beat),
-                background_task(self.gate.fates.end_later),
             ):
                 await stack.enter_async_context(part)
             yield self

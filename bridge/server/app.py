@@ -287,10 +287,9 @@ class _Handlers:
             try:
                 run = suspended.task(number, owner)
             except InvalidRequestError as error:
-                # A dead bridge may have had the run; ids have their bridge's name before them.
-                fate = await self._engine.gate.fates.find(number.rpartition(".")[2][:40], owner)
-                if fate is not None:
-                    error.message += f" Of that run is known: {fate.record['fate']}."
+                # The name of a bridge may stand before the id.
+                run_id = number.rpartition(".")[2][:40]
+                await self._engine.gate.fates.explain(error, run_id, owner)
                 raise
             run.request = request
             assert isinstance(run.client, RunClient)
