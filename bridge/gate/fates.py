@@ -122,6 +122,8 @@ class RunFate:
 
     def __init__(self, fates: Fates, journal: RunJournal, owner: str) -> None:
         self._fates, self._journal, self._owner = fates, journal, owner
+        # The run whose row has the calls that this one took over, until its own row has them.
+        self._continues = journal.chain.stored if journal.chain.stored != journal.run_id else ""
         self._numbers: dict[JournalEntry, int] = {}
         self._written: dict[JournalEntry, Outcome] = {}
         self._may_exist = False
@@ -135,7 +137,10 @@ class RunFate:
         """
         if entry.effect == "read" or len(self._numbers) > CALLS:
             return
-        self._follow(entry)
+        changing = (each for each in self._journal.entries() if each.effect != "read")
+        for each in [entry] if self._numbers else changing:
+            if len(self._numbers) <= CALLS:
+                self._numbers[each] = len(self._numbers)
         other, call = "", f"{entry.server}.{entry.tool}"
         async with self._writing:
             # The statement of another call may have written it.
@@ -154,20 +159,13 @@ class RunFate:
             raise another_retry(call, other)
 
     async def end(self) -> None:
-        self._follow()
         unended = self._fates.unended
-        if self._numbers and len(unended) < CALLS:
+        if (self._numbers or self._continues) and len(unended) < CALLS:
             unended.add(self)
         with anyio.CancelScope(shield=True), suppress(StoreError):
             for fate in tuple(unended):
                 await fate._write(ends=True)
                 unended.discard(fate)
-
-    def _follow(self, *entries: JournalEntry) -> None:
-        if not self._numbers:
-            entries = tuple(each for each in self._journal.entries() if each.effect != "read")
-        for entry in entries[: CALLS + 1 - len(self._numbers)]:
-            self._numbers[entry] = len(self._numbers)
 
     async def _write(self, *, ends: bool = False) -> str:
         journal, written, text = self._journal, self._written, ""
@@ -176,11 +174,13 @@ class RunFate:
             facts = {name: getattr(entry, name) for name in _FIELDS}
             facts |= {"outcome": outcome, "key": entry.key.hex()}
             text += _line([self._numbers[entry], facts])
-        continues = "" if journal.chain.stored == journal.run_id else journal.chain.stored
+        continues = self._continues if new else ""
+        # A retry that sent nothing is found as the other run.
+        text = text if self._numbers else _line(self._continues)
         write = partial(self._fates.write, ends=ends, continues=continues)
         other = await self._fates.store.run(write, journal.run_id, self._owner, text)
-        if not other:
-            self._may_exist, journal.chain.stored = True, journal.run_id
+        if new and not other:
+            self._may_exist, self._continues, journal.chain.stored = True, "", journal.run_id
             written |= new
         return other
 
@@ -194,7 +194,10 @@ def _journal(row: Any, facts: dict[int, dict[str, Any]]) -> RunJournal:
     quiet = math.inf if row.renewed is None else max(0.0, float(row.now) - row.renewed)
     status, text = "ended", f"bridge {row.bridge!r} has ended it"
     if row.ended is None and quiet <= ALIVE_SECONDS:
-        status, text = "running", f"bridge {row.bridge!r} runs it, and was heard of just now"
+        status, text = (
+            "running",
+            f"bridge {row.bridge!r} was heard of {quiet:.0f} s ago, and has not ended it",
+        )
     elif row.ended is None:
         seconds = "a day" if quiet == math.inf else f"{quiet:,.0f} s"
         status, text = "lost", f"the bridge {row.bridge!r} was not heard of for {seconds}"

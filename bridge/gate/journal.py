@@ -179,8 +179,9 @@ class RunJournal:
         if self.record.get("status") in ("running", "long"):
             why = f"{self.record['fate']}"
         if why:
+            remedy = "Retry it at its bridge, once it ended; elsewhere if that was silent for 15 s."
             message = f"Run {self.run_id} cannot be retried here yet: {why}."
-            raise InvalidRequestError(message, remedy="Once it has ended, retry it at its bridge.")
+            raise InvalidRequestError(message, remedy=remedy)
 
     def sent(self, call: CallFacts, effect: Effect, number: int = 0) -> JournalEntry:
         """Record a call that the gate sends next. Its outcome is unknown until `settle`."""
