@@ -250,7 +250,10 @@ def test_two_retries_at_once_do_not_both_continue() -> None:
 def test_a_run_that_continues_cannot_be_retried_yet() -> None:
     journals = Journals()
     journal = journals.begin("a", "me")
-    with journal.recording(), pytest.raises(InvalidRequestError, match="Run a cannot be retried here yet"):
+    with (
+        journal.recording(),
+        pytest.raises(InvalidRequestError, match="Run a cannot be retried here yet"),
+    ):
         journals.find("a", "me")
     assert journals.find("a", "me") is journal
 
