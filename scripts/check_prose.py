@@ -32,7 +32,7 @@ WORDS = (
 
 PARTICIPLE = re.compile(r"_*[a-z]+(?:ed|en|ing)")
 
-CEILINGS = {"words": 0, "long sentences": 156, "participles": 117}
+CEILINGS = {"words": 0, "long sentences": 156, "participles": 114}
 
 
 def code_files() -> Iterator[Path]:

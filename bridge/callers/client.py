@@ -122,7 +122,7 @@ class OutputViewer(Protocol):
 
 
 class RunProgress:
-    """The progress of one run."""
+    """The state of one run that its progress reports show, such as its last line of output."""
 
     def __init__(self) -> None:
         self.done = 0.0
@@ -222,8 +222,7 @@ def told(text: str, most: int = MAX_TOLD) -> str:
 
 
 class LoggedOutput:
-    """Output that waits for the next log message, with a limit for each message and for the run.
-    Pure."""
+    """A stream's output for the client's next log message, limited for each message and run."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -310,7 +309,7 @@ Redact = Callable[[str, Json], Json]
 
 
 class RunCaller:
-    """A run's client, for the servers that the run calls."""
+    """Sends questions, progress and logs to a run's client, for its servers and the bridge."""
 
     def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
         # Servers' questions reach any client. The bridge's own are approvals, which only a client

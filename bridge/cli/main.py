@@ -17,7 +17,6 @@ import anyio
 from bridge.cli.line import SERVE, Invocation, handler_of, simple_invocation, with_default
 from bridge.cli.output import RepeatedLines, TerminalHandler, write_error
 from bridge.errors import BridgeError, SettingsError
-from bridge.event_loop import background_task
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
 
 if TYPE_CHECKING:
@@ -84,6 +83,9 @@ def _is_stdio(invocation: Invocation) -> bool:
 
 async def _run_until_signal(command: Command, invocation: Invocation, settings: Settings) -> int:
     """Run the command; a signal cancels it, so that it releases its resources."""
+    # Imported here: it imports asyncio, and the first answer does without.
+    from bridge.event_loop import background_task
+
     status = INTERRUPTED
     received: list[int] = []
     ending, scope = None, anyio.CancelScope()

@@ -60,7 +60,6 @@ from bridge.inventory.configuration import (
 from bridge.model import ServerSpec, Source
 from bridge.settings import Settings, home, parsers, store_of
 from bridge.text import clip, counted, first_sentence, one_line
-from bridge.upstream.stdio import log_path
 from bridge.upstream.token_store import TokenStore
 
 if TYPE_CHECKING:
@@ -386,6 +385,8 @@ async def logs(
 
     The bridge keeps the last 1 to 2 MiB of each server.
     """
+    from bridge.upstream.stdio import log_path  # it imports the SDK
+
     directory = settings.state_dir / "logs"
     names = sorted(path.stem for path in directory.glob("*.log"))
     if server is None:

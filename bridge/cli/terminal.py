@@ -14,19 +14,21 @@ import termios
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from time import monotonic
-from typing import BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from bridge.callers.client import RunProgress, told
 from bridge.cli.output import StatusLine, can_move, hide_status, hold_logs, visible, write_err_line
 from bridge.errors import CannotAskError, UsageError
 from bridge.event_loop import background_tasks
 from bridge.model import Json
 from bridge.text import VisibleDecoder
+
+if TYPE_CHECKING:
+    from bridge.callers.client import RunProgress
 
 QUIET_SECONDS = 0.05
 """The pause in the input that a question waits for: pasted text arrives in pieces."""
@@ -42,7 +44,7 @@ _RESET = "\x1b[?1047l\x1b[0m\x1b(B\x0f\x1b[?25h"
 
 
 class Person:
-    """The user at a terminal, who reads stderr and answers on stdin."""
+    """The user of any command, for questions on stderr and answers on stdin."""
 
     def __init__(self, reader: TextIO | None = None, writer: TextIO | None = None) -> None:
         self._reader = reader or sys.stdin
@@ -181,7 +183,7 @@ _LEVELS["warning"] = logging.WARNING
 
 
 class Terminal(Person):
-    """The user at a terminal, as the client of a run."""
+    """The client of a run from a terminal. Its user answers questions. Its log shows progress."""
 
     identity: Hashable = "terminal"  # A process has one terminal.
     wants_output = False  # The output comes with the result.
@@ -326,6 +328,8 @@ class LiveTerminal(Terminal):
         self._queued -= len(data)
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
+        from bridge.callers.client import told  # it imports the SDK
+
         self._note = told(message, 120)
 
     @asynccontextmanager

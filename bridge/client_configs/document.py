@@ -40,11 +40,11 @@ class EntryText:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The span of an entry, or of a part of one.
+    """The offsets of an entry, or of a part of one, in a document's text.
 
     Attributes:
         name: The entry's name; not a string if it has none.
-        start, first: The start with and without the comments and empty lines above.
+        start, first: The offset of the comments above the entry; the offset of its own text.
         end: The end, which includes the comma (JSON) or the last line's break (TOML, YAML).
     """
 

@@ -30,10 +30,10 @@ SCOPES = ("user", "local", "project", "profile", "agent")  # Scopes of files tha
 
 @dataclass(frozen=True, kw_only=True)
 class Mover:
-    """The choice of the servers that move.
+    """Decides which servers move from a client's configuration to the bridge's directory.
 
     Attributes:
-        names: The servers to move; None for all that can be moved.
+        names: The servers that the user named; None for all that can be moved.
         discovery: The servers before the move.
         kept: The directory for moved servers.
         logged_in: Returns whether the bridge has its own login to a server.

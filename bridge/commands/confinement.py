@@ -114,11 +114,11 @@ def _check_grantable(grant: Bind, refusal: Judge, place: str) -> None:
 
 
 class View:
-    """The paths in a sandbox of a profile.
+    """The paths that a profile's commands see, and the host's paths behind them.
 
     Args:
-        visible: Paths of the system that are inside too.
-        hosts: Host directories with their paths inside, for messages.
+        visible: Paths of the system that every sandbox has.
+        hosts: Further host directories and their paths inside, for messages.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class CredentialFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """A command's environment; `secrets` are redacted values with the names of their origins."""
+    """A command's variables and credential files. `secrets` maps values to redact to origins."""
 
     variables: Mapping[str, str] = field(repr=False)
     secrets: Mapping[str, str] = field(repr=False)
@@ -178,7 +178,7 @@ class CommandCheck:
 
 
 class Planner:
-    """Makes plans; it blocks. No profile may execute files that another one may write."""
+    """Makes a request's `CommandPlan`; blocks. Refuses executables that a sandbox may write."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -172,7 +172,7 @@ Progress = Callable[[float, str], Awaitable[None]]
 
 
 class Commands:
-    """Runs commands of the configured profiles, in one queue with runs."""
+    """Runs the commands of `run_command` calls with their profiles, in one queue with runs."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ Verdict = ServerSpec | SkippedServer | ProposedServer
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules for using servers. `trusting_clients` are clients that trust the project."""
+    """Approvals and limits of servers. `trusting_clients`, by location id, trust the project."""
 
     context: DiscoveryContext
     approvals: Approvals

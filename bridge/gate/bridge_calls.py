@@ -77,7 +77,7 @@ class BridgeCalls:
         """Permit and record a change that the body of this context makes."""
         context = self._context
         self._gate.admit()
-        number = self._gate.asked
+        number = self._gate.requests
         call = CallFacts(server=OWN, tool=method, arguments=arguments)
         base = await offload(dict(arguments), partial(context.policy.decide, call, effect))
         if base.rule in DEFAULTS.values() and base.action != "deny":

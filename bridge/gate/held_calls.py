@@ -76,7 +76,7 @@ _KEY = (
 
 
 class Mark(NamedTuple):
-    """A placeholder: a part of the result of call `number` of run `plan`."""
+    """A placeholder for the value at `path` in the result of held call `number` of run `plan`."""
 
     plan: str
     number: int

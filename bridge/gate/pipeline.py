@@ -135,7 +135,7 @@ class Gate:
         self._grant = grant
         self._call_tool = call_tool
         self.context = context or GateContext()
-        self.asked = 0  # Including refused requests.
+        self.requests = 0  # Including refused requests.
         self.tally = Tally(self.context.now)
         self.result_bytes = 0
 
@@ -159,11 +159,11 @@ class Gate:
 
     def admit(self, server: str | None = None) -> None:
         """Count a request of the program, to a server if it names one, or refuse it."""
-        if self.asked >= self._grant.calls:
+        if self.requests >= self._grant.calls:
             message = f"This run has made all of the {self._grant.calls:,} calls it may make."
             raise RefusedError(message, code="call_budget")
         # Refused requests count too, so that they cannot fill a log.
-        self.asked += 1
+        self.requests += 1
         if server == OWN:
             message = f"{OWN!r} is the bridge itself, and no server can be called so."
             raise CallDeniedError(message, remedy="Give the server another name.")
@@ -180,10 +180,10 @@ class Gate:
         number = await self._admit(server, tool, arguments)
         flow = self.stop(server, tool) if self.is_watched else None
         if flow is not None and flow.action == "deny":
-            # First, because the request for the tool's definition gives its server information.
+            # Before `_define`, whose request for the definition gives the server information.
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             raise await self.record_refusal(number, call, flow, denial(call, flow))
-        # First: a redefinition during the next step must count as a change.
+        # Before `_define`, so that a redefinition meanwhile counts as a change.
         server_definition = self.context.identify(server)
         call = CallFacts(
             server=server,
@@ -250,7 +250,7 @@ class Gate:
         denied = decision if decision.action == "deny" else self.stop(server, method)
         if denied is not None:
             message = f"What {server} offers is not listed: {call} is not allowed ({denied.rule})."
-            raise await self.record_refusal(self.asked, call, denied, CallDeniedError(message))
+            raise await self.record_refusal(self.requests, call, denied, CallDeniedError(message))
         async with self.noting_errors(server, method):
             offers = await ask()
         if context.policy.spec.present:
@@ -276,14 +276,14 @@ class Gate:
         except CallDeniedError as error:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             decision = Decision(action="deny", rule="servers of the run")
-            raise await self.record_refusal(self.asked, call, decision, error) from None
+            raise await self.record_refusal(self.requests, call, decision, error) from None
         except RefusedError as error:
             # A program can repeat such requests without limit, so they are only counted.
             call = CallFacts(server=server, tool=tool)
             self.tally.count("refused", call, _OVER_LIMIT.rule)
-            self.context.audit.count_refusal(self.asked, call, _OVER_LIMIT, error.code)
+            self.context.audit.count_refusal(self.requests, call, _OVER_LIMIT, error.code)
             raise
-        return self.asked
+        return self.requests
 
     async def _reveal(self, number: int, call: CallFacts) -> tuple[CallFacts, bool]:
         marks, vault = self.context.marks, self.context.vault

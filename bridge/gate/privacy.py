@@ -269,9 +269,9 @@ class _Value:
 
 
 class Kept:
-    """The tokens of one owner.
+    """The tokens of one owner, with the personal data that each one replaces.
 
-    The bridge also scans the results of `receivers`: servers that received real values.
+    Results of `receivers`, the servers that received real values, get tokens as well.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:

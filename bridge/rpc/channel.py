@@ -49,7 +49,7 @@ class Channel:
         # The frames of the current batch, and the event for its end.
         self._batch: list[bytes] = []
         self._sent = anyio.Event()
-        self._told_bytes = MAX_SHORT_BYTES
+        self._result_bytes = MAX_SHORT_BYTES
         # Upper bound of the last received frame's memory, in bytes.
         self.last_cost = 0
 
@@ -57,7 +57,7 @@ class Channel:
         """Write one frame whole; raise ChannelClosedError if the sandbox is gone."""
         if isinstance(frame, wire.Run):
             # The guest receives this limit too, but is not trusted.
-            self._told_bytes = int(frame.limits.get("result_bytes", MAX_SHORT_BYTES))
+            self._result_bytes = int(frame.limits.get("result_bytes", MAX_SHORT_BYTES))
         await self.write_now(in_pieces(frame))
 
     async def write(self, pieces: Sequence[bytes], *, batched: bool = False) -> None:
@@ -108,7 +108,7 @@ class Channel:
             line = next(self._lines, None)
             if line is not None:
                 # A thread parses a large text; later frames wait for it.
-                read = partial(read_frame, line, self._told_bytes)
+                read = partial(read_frame, line, self._result_bytes)
                 self.last_cost, frame = await offload(line[wire.json_start(line) :], read)
                 return frame
             data = await self._stream.receive()
@@ -117,21 +117,21 @@ class Channel:
             self._lines = self._decoder.feed(data)
 
 
-def read_frame(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> tuple[int, wire.GuestFrame]:
+def read_frame(line: bytes, result_bytes: int = MAX_SHORT_BYTES) -> tuple[int, wire.GuestFrame]:
     """Return an upper bound of a line's memory in bytes, and its frame; WireError if invalid."""
-    return frame_cost(line, told_bytes), wire.decode_guest_frame(line)
+    return frame_cost(line, result_bytes), wire.decode_guest_frame(line)
 
 
-def frame_cost(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> int:
+def frame_cost(line: bytes, result_bytes: int = MAX_SHORT_BYTES) -> int:
     """Return an upper bound of a parsed line's memory in bytes; WireError if that is too much.
 
-    `told_bytes` limits the value of a `done` frame.
+    `result_bytes` limits the value of a `done` frame.
     """
     most, size = wire.MAX_VALUES, len(line)
     line = line[wire.json_start(line) :]
     # A frame whose first key is not its type is rejected later in any case.
     if line.startswith(b'{"type":"done"'):
-        most = told_bytes + 10_000  # 40 variables and a session's losses take a few each.
+        most = result_bytes + 10_000  # 40 variables and a session's losses take a few each.
     if size > MAX_SHORT_BYTES and not line.startswith(_LONG):
         message = f"a frame that is neither a call nor shown is longer than {MAX_SHORT_BYTES} bytes"
         raise wire.WireError(message)
@@ -153,7 +153,7 @@ PIECE_BYTES = 189 * 1024  # A multiple of three, so that only the last piece has
 
 
 class LargeBase64(str):
-    """A random text in a frame, in place of bytes that are encoded while it is written."""
+    """A random placeholder for large bytes in a frame. The writer replaces it with their base64."""
 
     __slots__ = ("data",)
     data: bytes
@@ -209,7 +209,7 @@ class RedactStream(Protocol):
 
 
 class Redact(Protocol):
-    """Redacts secrets from what enters a sandbox; see `bridge.gate.redaction`."""
+    """The interface of `bridge.gate.redaction.Redactor`, for all data that enters a sandbox."""
 
     def text(self, text: str) -> str: ...
 
@@ -224,7 +224,7 @@ def encode_reply(call_id: int, value: Json, clear: Redact | None = None) -> Sequ
     rest = _without_large(value, (), texts)
     if texts:
         try:
-            return _beside(call_id, rest, texts, clear)
+            return _encode_with_texts(call_id, rest, texts, clear)
         except UnicodeEncodeError:
             # A lone surrogate has no bytes, but JSON can escape it.
             texts.clear()
@@ -232,7 +232,7 @@ def encode_reply(call_id: int, value: Json, clear: Redact | None = None) -> Sequ
     return (line if clear is None else clear.frame(line),)
 
 
-def _beside(
+def _encode_with_texts(
     call_id: int,
     rest: Json,
     texts: list[tuple[Sequence[str], str | LargeText]],

@@ -1,4 +1,4 @@
-"""One run from request to result: the only place where the peers meet."""
+"""One run from request to result; joins packages that do not import each other."""
 
 from bridge.runs.engine import Engine, open_engine
 

@@ -19,7 +19,8 @@ from bridge.artifacts import ArtifactStore
 from bridge.callers.client import RunCaller
 from bridge.catalog.program.advice import SIGNATURE, explain_syntax
 from bridge.catalog.program.checks import check_program, find_lost_value
-from bridge.catalog.program.guard import NOTHING, Verdict, check
+from bridge.catalog.program.guard import NOTHING, Verdict
+from bridge.catalog.program.guard import check as check_guard
 from bridge.catalog.program.parsing import SYNTAX, apply_edits, lines_of, read_program
 from bridge.catalog.program.references import NameTable, References, references
 from bridge.catalog.program.survey import Survey
@@ -100,7 +101,7 @@ def read(
     return Reading(
         code=code,
         read_as=read_as,
-        scan=check(survey, denied=denied) if guarded else NOTHING,
+        scan=check_guard(survey, denied=denied) if guarded else NOTHING,
         references=references(survey, table.aliases, more_names=session),
         names=names,
         survey=survey,
@@ -135,7 +136,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The parts of an engine that serve each program."""
+    """The services of an engine that all runs share."""
 
     servers: Servers
     guide: GuestGuide

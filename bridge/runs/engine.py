@@ -53,7 +53,7 @@ from bridge.runs.admission import (
     add_findings,
     refusal_result,
 )
-from bridge.runs.execution import Place, execute
+from bridge.runs.execution import RunSandbox, execute
 from bridge.runs.program import save_state
 from bridge.runs.records import RunRecord, RunRecords
 from bridge.runs.sandboxes import Sandboxes
@@ -77,7 +77,7 @@ logger = logging.getLogger(__name__)
 
 Request = TypeVar("Request", RunRequest, ApplyRequest)
 
-OpenSandbox = Callable[[bool], AbstractAsyncContextManager[tuple[PreparedRun, Place]]]
+OpenSandbox = Callable[[bool], AbstractAsyncContextManager[tuple[PreparedRun, RunSandbox]]]
 """A context that holds a run's sandbox; its argument asks for a new one after a dead one."""
 
 
@@ -101,7 +101,7 @@ class Engine:
         self.queue = RunQueue(runs := _runs_at_once(settings))
         # Runs that wait for a user take at most half of the slots.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)
-        self.under_way = UnderWay(settings.replica)
+        self.running_runs = RunningRuns(settings.replica)
         self.heartbeat = Heartbeat(store_of(settings), settings.replica)
         self.artifacts = store_for(settings)
         self.records = RunRecords(settings, partial(clear_value, redactor=servers.secrets.redactor))
@@ -166,7 +166,7 @@ class Engine:
             SandboxError: There is no sandbox, or it was lost.
             UpstreamError: A server that the program needs cannot be reached.
         """
-        return await self._recorded(request, client, self._run)
+        return await self._handle(request, client, self._run)
 
     async def apply(self, request: ApplyRequest, client: Client | None = None) -> RunResult:
         """Make the held calls of a plan after the user has approved exactly those.
@@ -175,9 +175,9 @@ class Engine:
             UnknownError: There is no such plan for this caller.
             RefusedError: It was not approved.
         """
-        return await self._recorded(request, client, self._apply)
+        return await self._handle(request, client, self._apply)
 
-    async def _recorded(
+    async def _handle(
         self,
         request: Request,
         client: Client | None,
@@ -192,10 +192,10 @@ class Engine:
                     _with_progress(caller, work(request, caller, record)),
                     self.servers.secrets.redactor,
                 )
-                return record.ended(result)
+                return record.end(result)
 
     async def _run(self, request: RunRequest, caller: RunCaller, record: RunRecord) -> RunResult:
-        """Take the nine steps."""
+        """Take the nine steps, of which 4 to 8 are repeated if the sandbox was dead."""
         await self.servers.refresh()
         if not request.ends_session_only:
             await record.begin()
@@ -211,12 +211,12 @@ class Engine:
             return run
         session: Turn | None = None
         result: RunResult | None = None
-        hold = self._in_session if run.request.session else self._in_own_sandbox
-        async with hold(run) as open_sandbox:
+        take_turn = self._in_session if run.request.session else self._in_own_sandbox
+        async with take_turn(run) as open_sandbox:
             for again in (False, True):
                 try:
-                    async with open_sandbox(again) as (run, place):
-                        session = place.session
+                    async with open_sandbox(again) as (run, reserved):
+                        session = reserved.session
                         # 4. Prepare: the servers connect while the sandbox starts.
                         run, tools = await self._admission.connect(run)
                         # 5. Check the program against the tools as they are now.
@@ -229,13 +229,13 @@ class Engine:
                             # 6. Start: one `run` frame. 7. Serve its calls through the gate;
                             # collect what it writes. 8. Conclude: the verdict, the audit log's
                             # last record, the result.
-                            result = await execute(self._parts, run, tools, place)
+                            result = await execute(self._parts, run, tools, reserved)
                     break
                 except NotStartedError as error:
                     if again:
                         raise
                     logger.warning("the program is started again in a new sandbox: %s", error)
-        # 9. Release: the sandbox is gone, or the session has kept it and saved its state.
+        # 9. Release: the pool destroys the sandbox, or the session has kept it and saved its state.
         if run.packages.binds:
             self.packages.compile_later(run.packages)
         assert result is not None
@@ -254,9 +254,9 @@ class Engine:
             reserve = partial(self.sandboxes.reserve, binds=run.packages.binds)
 
             @asynccontextmanager
-            async def open_sandbox(again: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
+            async def open_sandbox(again: bool) -> AsyncIterator[tuple[PreparedRun, RunSandbox]]:
                 async with reserve(run.limits, fresh=again, keep=keep) as sandbox:
-                    yield run, Place(sandbox=sandbox, waited=not again)
+                    yield run, RunSandbox(sandbox=sandbox, may_be_dead=not again)
 
             yield open_sandbox
 
@@ -265,15 +265,16 @@ class Engine:
         async with self.sessions.queued(run.request, run.limits, run.caller) as queued:
 
             @asynccontextmanager
-            async def open_sandbox(_: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
+            async def open_sandbox(_: bool) -> AsyncIterator[tuple[PreparedRun, RunSandbox]]:
                 async with queued.turn() as turn:
                     turn.check(run.request)
                     # For flow rules this run has read what the session's earlier runs read.
                     gate = run.gate.in_session(turn.record.flow)
-                    place = Place(sandbox=turn.sandbox, waited=turn.record.begun, session=turn)
+                    begun = turn.record.begun
+                    reserved = RunSandbox(sandbox=turn.sandbox, may_be_dead=begun, session=turn)
                     # The turn comes first: a run with a slot never waits for its session.
                     async with self.queue.slot(run.request.owner, run.caller.report_queue):
-                        yield replace(run, gate=gate, packages=turn.packages), place
+                        yield replace(run, gate=gate, packages=turn.packages), reserved
 
             yield open_sandbox
 
@@ -282,7 +283,7 @@ class Engine:
             if problem := self.heartbeat.problems.get(word):
                 message = f"This bridge begins no runs: {problem}. Nothing was run."
                 raise BridgeError(message, remedy="Ask another bridge.", code="draining")
-        return self.under_way.one()
+        return self.running_runs.track()
 
     async def _apply(
         self, request: ApplyRequest, caller: RunCaller, record: RunRecord
@@ -319,7 +320,7 @@ def _current_asker() -> StartApprover | None:
     return caller.asker if isinstance(caller, RunCaller) else None
 
 
-class UnderWay:
+class RunningRuns:
     """The running runs; at shutdown each of them gets a typed error as its result."""
 
     def __init__(self, replica: str = "") -> None:
@@ -332,7 +333,7 @@ class UnderWay:
         return len(self._scopes)
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def track(self) -> Iterator[None]:
         if self.draining:
             message = f"This {self._called} is ending, and begins no more runs. Nothing was run."
             raise BridgeError(message, code="draining")

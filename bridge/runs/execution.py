@@ -17,14 +17,7 @@ from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.pipeline import BYTES_PER_TOKEN, Gate, Grant, add_receipt
 from bridge.guest.protocol.wire import Call, Done, Run
-from bridge.model import (
-    Json,
-    Plan,
-    RunResult,
-    SessionReport,
-    Tool,
-    Usage,
-)
+from bridge.model import Json, Plan, RunResult, SessionReport, Tool, Usage
 from bridge.packages.packages import NOTHING
 from bridge.render.plan import plan_summary
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
@@ -33,7 +26,7 @@ from bridge.runs.admission import Parts, PreparedRun
 from bridge.runs.collect.collector import Collector
 from bridge.runs.guest_requests import GuestRequests, KeptOutputs
 from bridge.runs.input_files import frame_files
-from bridge.runs.program import Facts, Program, ReadySandbox
+from bridge.runs.program import Program, ProgramEnd, ReadySandbox
 from bridge.sandbox.backend import DistantSandbox, guest_limits
 from bridge.sandbox.failure import Verdict, classify
 from bridge.sandbox.pool import Reservation
@@ -43,17 +36,17 @@ from bridge.sessions import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RunSandbox:
     """The sandbox of a run.
 
     Attributes:
         sandbox: The reservation; its `get` returns the sandbox once its guest is ready.
-        waited: Whether the sandbox may have died while it waited for this run.
+        may_be_dead: Whether the sandbox may have died while it waited for this run.
         session: The run's turn in its session; None without a session.
     """
 
     sandbox: Reservation[ReadySandbox]
-    waited: bool
+    may_be_dead: bool
     session: Turn | None = None
 
 
@@ -126,7 +119,7 @@ _RETURNING = frozenset({"call_tool", "read_resource", "get_prompt", "complete", 
 
 
 async def execute(
-    parts: Parts, run: PreparedRun, tools: Mapping[str, tuple[Tool, ...]], place: Place
+    parts: Parts, run: PreparedRun, tools: Mapping[str, tuple[Tool, ...]], reserved: RunSandbox
 ) -> RunResult:
     """Start a program, serve it to its end, and return its result.
 
@@ -136,13 +129,14 @@ async def execute(
         NotStartedError: The sandbox was dead, so the program did nothing.
         AuditError: The beginning cannot be recorded.
     """
-    guest = await place.sandbox.get()
+    guest = await reserved.sandbox.get()
     if run.packages is not NOTHING:
         parts.packages.check(run.packages, guest.facts)
     backend = await parts.sandboxes.backend()
     async with backend.in_use():
-        execution = Execution(parts, run, tools, place, guest)
-        session = {} if place.session is None else {"session": place.session.record.session_id}
+        execution = Execution(parts, run, tools, reserved, guest)
+        turn = reserved.session
+        session = {} if turn is None else {"session": turn.record.session_id}
         async with run.gate.recording(run.request, tuple(tools), session) as record:
             await execution.begin()
             result = await execution.conclude(await execution.finish())
@@ -152,20 +146,20 @@ async def execute(
 
 
 class Execution(Program):
-    """The program of one run. Used once. Its `gate` is None until the first call."""
+    """A `Program` with the parts of its run. Used once. `gate` is None until the first call."""
 
     def __init__(
         self,
         parts: Parts,
         run: PreparedRun,
         tools: Mapping[str, tuple[Tool, ...]],
-        place: Place,
+        reserved: RunSandbox,
         guest: ReadySandbox,
     ) -> None:
         self._parts = parts
         self._run = run
         self._tools = tools
-        self._place = place
+        self._reserved = reserved
         self._began = time.monotonic()
         self.gate: Gate | None = None
         artifacts = RunArtifacts(
@@ -179,16 +173,16 @@ class Execution(Program):
             guest,
             run.caller.report_calls(self._handle),
             run.limits,
-            collector=Collector(run.limits, run=run.caller, artifacts=artifacts, clear=clear),
-            waited=place.waited,
-            keeps=place.session is not None,
+            collector=Collector(run.limits, caller=run.caller, artifacts=artifacts, clear=clear),
+            may_be_dead=reserved.may_be_dead,
+            keeps=reserved.session is not None,
             clock=run.caller.clock,
             clear=parts.servers.secrets.redactor,
             clear_for=self._clear_for_call,
         )
 
     async def begin(self) -> None:
-        parts, run, session = self._parts, self._run, self._place.session
+        parts, run, session = self._parts, self._run, self._reserved.session
         fields = {} if session is None else session.fields
         frame = run_frame(run, self._tools, self._guest, parts, **fields)
         for directory in run.settings.offered_directories:
@@ -201,11 +195,11 @@ class Execution(Program):
         if session is not None:
             session.begun(self.stop)
 
-    async def conclude(self, facts: Facts) -> RunResult:
+    async def conclude(self, end: ProgramEnd) -> RunResult:
         """Return the result, with the plan and the session's report if there are any."""
-        run, gate, left, session = self._run, self.gate, facts.left, self._place.session
-        done, exited = facts.ending.done, facts.ending.exited
-        verdict = classify(facts.ending, run.limits)
+        run, gate, output, session = self._run, self.gate, end.collected, self._reserved.session
+        done, exited = end.ending.done, end.ending.exited
+        verdict = classify(end.ending, run.limits)
         plan: Plan | None = None
         report: SessionReport | None = None
         held = run.gate.context.held_calls
@@ -213,8 +207,8 @@ class Execution(Program):
         if held is not None:
             verdict, plan = await self._close_plan(verdict, done, held)
         if session is not None:
-            verdict, report = session.conclude(verdict, facts.ending)
-        counts = done is not None and not (done.assigned and (left.stdout or left.shown))
+            verdict, report = session.conclude(verdict, end.ending)
+        has_value = done is not None and not (done.assigned and (output.stdout or output.shown))
         return RunResult(
             run_id=run.run_id,
             status=verdict.status,
@@ -222,15 +216,15 @@ class Execution(Program):
             reason=verdict.reason,
             code=verdict.code,
             exit_code=verdict.exit_code,
-            stdout=label(left.stdout),
-            stderr=label(left.stderr),
-            has_result=counts and done is not None and done.has_result,
-            result=label(done.result) if counts and done is not None else None,
+            stdout=label(output.stdout),
+            stderr=label(output.stderr),
+            has_result=has_value and done is not None and done.has_result,
+            result=label(done.result) if has_value and done is not None else None,
             result_repr=label(done.result_repr) if done is not None else "",
             error=label(verdict.error),
             servers=tuple(self._tools),
             timeout_seconds=run.limits.timeout,
-            truncated=left.dropped,
+            truncated=output.dropped,
             isolation=self._guest.isolation,
             usage=Usage(
                 wall_ms=round((time.monotonic() - self._began) * 1000),
@@ -239,10 +233,10 @@ class Execution(Program):
                 tool_calls=0 if gate is None else gate.calls,
                 tool_result_bytes=0 if gate is None else gate.result_bytes,
             ),
-            shown=tuple(replace(item, text=label(item.text)) for item in left.shown),
+            shown=tuple(replace(item, text=label(item.text)) for item in output.shown),
             unsent=() if done is None else tuple(str(name)[:200] for name in done.unsent[:21]),
-            artifacts=left.artifacts,
-            missing=left.missing,
+            artifacts=output.artifacts,
+            missing=output.missing,
             plan=plan,
             session=report,
         )

@@ -48,7 +48,6 @@ LONGEST: Mapping[str, int] = {
 }
 """The longest text of each parameter, for all methods."""
 
-
 SAID_BEFORE = "What can be done was said with the first such call of this run."
 
 
@@ -75,7 +74,7 @@ class GuestRequests:
         self._gate = gate
         self._more = more
         self._show = show
-        self._told: set[str] = set()
+        self._sent_once: set[str] = set()  # Remedies, and tools whose results broke their schema.
         self._methods: Mapping[str, Answer] = {
             "call_tool": self._call_tool,
             "find_tool": self._find_tool,
@@ -91,7 +90,7 @@ class GuestRequests:
         }
 
     def handle(self, method: str, params: Mapping[str, Json]) -> Awaitable[Json]:
-        """Return the answer to one call, or raise `CallFailedError`."""
+        """Return the answer to one call; it raises `CallFailedError` or `BridgeError`."""
         self._check_lengths(params)
         answer = self._methods.get(method)
         if answer is None:
@@ -116,10 +115,10 @@ class GuestRequests:
 
     def _as_failure(self, error: BridgeError, *, server: str, tool: str = "") -> CallFailedError:
         """Return the error for the program; a long remedy only the first time."""
-        if error.remedy in self._told:
+        if error.remedy in self._sent_once:
             error.remedy = SAID_BEFORE
         elif len(error.remedy) > 120:  # Each longer remedy is sent once in a run.
-            self._told.add(error.remedy)
+            self._sent_once.add(error.remedy)
         return as_failed_call(error, server=server, tool=tool)
 
     async def _call_tool(self, params: Mapping[str, Json]) -> Json:
@@ -177,14 +176,14 @@ class GuestRequests:
         known = self._servers.inventory.tool(server, tool)
         schema = known.output_schema if known is not None else None
         name = f"{server}.{tool}"
-        if schema is None or name in self._told:
+        if schema is None or name in self._sent_once:
             return None
         structure = result.get("structuredContent")
         wrong = "it sent no structure" if structure is None else None
         wrong = wrong or problem(structure, schema, schema, "the structure")
         if wrong is None:
             return None
-        self._told.add(name)
+        self._sent_once.add(name)
         return f"{name} did not send what its own output schema promises: {wrong}."
 
     async def _list_offers(self, params: Mapping[str, Json]) -> Json:
@@ -476,10 +475,10 @@ class KeptOutputs:
             f"No {stream} of run {run_id!r:.80} is kept: that of other callers, what a result "
             "showed as a whole, and what has expired are not."
         )
-        names = ", ".join(f"{_told(one)} of {one.run_id}" for one in kept[:10])
+        names = ", ".join(f"{_describe(one)} of {one.run_id}" for one in kept[:10])
         more = f" and {len(kept) - 10:,} more" if len(kept) > 10 else ""
         if of_run:
-            message += f" Of this run there is {', '.join(map(_told, of_run))}."
+            message += f" Of this run there is {', '.join(map(_describe, of_run))}."
         elif kept:
             message += f" Kept, the newest first: {names}{more}."
         else:
@@ -528,5 +527,5 @@ def _line_start(data: bytes, start: int, lines: int) -> int:
     return nth_line_end(data, lines, start) + 1
 
 
-def _told(artifact: Artifact) -> str:
+def _describe(artifact: Artifact) -> str:
     return f"{artifact.kind} ({counted(artifact.size, 'byte')})"

@@ -49,8 +49,8 @@ from bridge.guest.protocol.wire import (
 from bridge.model import Isolation, Json, Limits
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Channel, Redact
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
-from bridge.runs.collect import Collected
 from bridge.runs.collect.collector import Collector
+from bridge.runs.collect.outputs import Collected
 from bridge.sandbox.backend import Backend, DistantSandbox, LaunchSpec, Sandbox
 from bridge.sandbox.bundle import bundle_bytes
 from bridge.sandbox.failure import Ending
@@ -68,7 +68,6 @@ COLLECT_SECONDS = 30.0  # A guest may send files for so long, whatever its time 
 
 YIELD_EVERY = 64
 """Frames handled in a row before other tasks run: one read may contain thousands."""
-
 
 MISSED_PINGS = 3
 """Pings in a row without an answer after which a distant sandbox counts as lost."""
@@ -141,18 +140,18 @@ async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class ProgramEnd:
     """How a program ended, and its collected output."""
 
     ending: Ending
-    left: Collected
+    collected: Collected
 
 
 class Program:
     """Drives one program from its start to its end. Used once.
 
     Args:
-        waited: Whether the sandbox may have died while it waited.
+        may_be_dead: Whether the sandbox may have died while it waited.
         keeps: Whether the sandbox belongs to a session, so that further programs follow.
         clock: The run's total time; it stops during questions.
         clear: Redacts secrets in every error.
@@ -166,18 +165,18 @@ class Program:
         limits: Limits,
         *,
         collector: Collector | None = None,
-        waited: bool = False,
+        may_be_dead: bool = False,
         keeps: bool = False,
         clock: Clock | None = None,
         clear: Redact | None = None,
         clear_for: Callable[[Call], Redact] | None = None,
     ) -> None:
         self._clear, self._clear_for = clear, clear_for
-        self._waited = waited
+        self._may_be_dead = may_be_dead
         self._keeps = keeps
         self._clock = clock or Clock()
         # The program's own time; it stops while a call is open.
-        self._own = Clock()
+        self._program_clock = Clock()
         self._timer: asyncio.TimerHandle | None = None
         self._late = False
         self._guest = guest
@@ -189,7 +188,7 @@ class Program:
         self._exited: Exited | None = None
         self._protocol_error = ""
         self._lost: SandboxError | None = None
-        self._started = self._own_started = 0.0
+        self._started = self._program_started = 0.0
         self._heard = self._silent = False
         self._limit = anyio.CancelScope()
 
@@ -199,7 +198,7 @@ class Program:
         Raises:
             NotStartedError: The sandbox is gone, or reads nothing.
         """
-        self._started, self._own_started = self._clock.now(), self._own.now()
+        self._started, self._program_started = self._clock.now(), self._program_clock.now()
         # It takes milliseconds; megabytes have been seen to take seconds.
         with anyio.move_on_after(10.0):
             try:
@@ -211,7 +210,7 @@ class Program:
         remedy = "Something on this machine pauses its containers; see the engine's events."
         raise NotStartedError(message, remedy=remedy)
 
-    async def finish(self) -> Facts:
+    async def finish(self) -> ProgramEnd:
         """Serve the program to its end, and return how it ended.
 
         Raises:
@@ -224,14 +223,14 @@ class Program:
             self._collector.discard()
             raise
 
-    async def _finish(self) -> Facts:
+    async def _finish(self) -> ProgramEnd:
         deadline_passed = True
         with self._limit:
             async with anyio.create_task_group() as tasks:
                 dispatcher = Dispatcher(
                     tasks,
                     self._guest.channel.write,
-                    self._answer,
+                    self._answer_in_time,
                     DispatchLimits(
                         concurrent=self._limits.concurrent_calls,
                         reply_bytes=self._limits.frame_bytes,
@@ -267,10 +266,10 @@ class Program:
             self._collector.give_up_files()
             deadline_passed = self._done is None
         age = self._clock.now() - self._started
-        if self._waited and not self._heard and not self._protocol_error and age < 0.1:
+        if self._may_be_dead and not self._heard and not self._protocol_error and age < 0.1:
             # Even if the program has begun, it has called nothing and can begin again.
             raise NotStartedError("The sandbox was gone before its program began.")
-        return await self._facts(deadline_passed=deadline_passed)
+        return await self._read_end(deadline_passed=deadline_passed)
 
     async def stop(self) -> None:
         self._stopped = True
@@ -279,7 +278,7 @@ class Program:
         except ChannelClosedError as error:
             logger.debug("sandbox %s is not stopped: %s", self._guest.sandbox.id, error)
 
-    async def _answer(self, method: str, params: Mapping[str, Json]) -> Json:
+    async def _answer_in_time(self, method: str, params: Mapping[str, Json]) -> Json:
         """Answer a request, unless the program's time is over.
 
         An interrupted program gets a moment to end, and makes no further calls.
@@ -287,12 +286,13 @@ class Program:
         if self._stopped or min(self._seconds_left()) <= 0:
             message = "The run's time is over: it can make no further calls."
             raise CallFailedError(message, kind="timeout")
-        with self._own.stop():
+        with self._program_clock.stop():
             return await self._handler(method, params)
 
     def _seconds_left(self) -> tuple[float, float]:
         """Return the seconds left of the program's own time, and of the run's total time."""
-        own, run = self._own.now() - self._own_started, self._clock.now() - self._started
+        own = self._program_clock.now() - self._program_started
+        run = self._clock.now() - self._started
         return self._limits.timeout - own, self._limits.longest_timeout - run
 
     def _keep_time(self, tasks: TaskGroup) -> None:
@@ -379,7 +379,7 @@ class Program:
             case Hello() | Pong():
                 raise WireError("a second hello frame, or an answer without a question")
 
-    async def _facts(self, *, deadline_passed: bool) -> Facts:
+    async def _read_end(self, *, deadline_passed: bool) -> ProgramEnd:
         report = None
         clean = self._exited is not None and self._exited.signal is None
         if not clean and not deadline_passed:
@@ -403,7 +403,7 @@ class Program:
             lost_code=self._lost.code if isinstance(self._lost, SandboxLostError) else "",
             diagnostics="" if clean else self._guest.sandbox.diagnostics(),
         )
-        return Facts(ending=ending, left=await self._collector.finish())
+        return ProgramEnd(ending=ending, collected=await self._collector.finish())
 
 
 SAVE_LIMITS = Limits(

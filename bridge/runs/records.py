@@ -41,9 +41,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O
 
 
 class RunRecords:
-    """The records of a state directory, which several bridges may share.
+    """The record files of runs in a state directory, which several bridges may share.
 
-    `clear` redacts this machine's secrets in a program and its names.
+    `clear` redacts this machine's secrets in a program and in the names of its run and session.
     """
 
     def __init__(self, settings: Settings, clear: Callable[[Json], Json] = lambda it: it) -> None:
@@ -58,7 +58,7 @@ class RunRecords:
         try:
             yield record
         except BaseException as error:
-            record.failed(error)
+            record.fail(error)
             raise
         finally:
             record.close()
@@ -152,7 +152,7 @@ class RunRecord:
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         self.is_kept = self._write(facts)
 
-    def ended(self, result: RunResult) -> RunResult:
+    def end(self, result: RunResult) -> RunResult:
         """Record how the run ended, and return its result, which names the record."""
         value = result.result_repr
         if result.has_result:
@@ -175,7 +175,7 @@ class RunRecord:
         )
         return replace(result, recorded=self.is_kept)
 
-    def failed(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         reason, text = "engine" if isinstance(error, Exception) else "cancelled", ""
         if isinstance(error, BridgeError):
             reason, text = error.code, _head(str(error))

@@ -188,7 +188,7 @@ class Sandboxes:
     @asynccontextmanager
     async def _open_guest(self, recipe: Recipe) -> AsyncIterator[ReadySandbox]:
         backend = await self.backend()
-        await self._see_unmoved()
+        await self._check_directories()
         async with AsyncExitStack() as stack:
             for bind in recipe.binds:
                 if bind.executable:
@@ -205,7 +205,7 @@ class Sandboxes:
                 guest = await stack.enter_async_context(open_guest(backend, spec))
             yield guest
 
-    async def _see_unmoved(self) -> None:
+    async def _check_directories(self) -> None:
         """Check that no offered directory has become a link since the settings were read.
 
         Engines follow links, so they would mount the link's target.

@@ -1,4 +1,4 @@
-"""Runs that outlive the request that started them.
+"""Every run of `run_python`, in a task that may outlive the request that started the run.
 
 A run continues in a task of the engine while its client has no open request: the client answers a
 question, or polls for the result. A secret or the run's id finds the run. The number of waiting

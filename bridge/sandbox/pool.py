@@ -116,7 +116,7 @@ def acquire_nothing() -> Callable[[], None]:
 
 
 @dataclass(eq=False)
-class _Slot(Generic[K, T]):
+class _Resource(Generic[K, T]):
     """One resource, and the signals between its owner task and its claimer."""
 
     key: K
@@ -128,11 +128,11 @@ class _Slot(Generic[K, T]):
     gone: anyio.Event = field(default_factory=anyio.Event)
     life: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     idling: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    let_go: Callable[[], None] = field(default_factory=acquire_nothing)
+    on_gone: Callable[[], None] = field(default_factory=acquire_nothing)
 
     @property
     def state(self) -> Literal["starting", "waiting", "awaited", "running", "ending"]:
-        """Unclaimed slots are starting or waiting; claimed ones awaited, running or ending."""
+        """Unclaimed resources are starting or waiting; claimed ones awaited, running or ending."""
         if self.released.is_set():
             return "ending"
         if self.claimed:
@@ -143,33 +143,35 @@ class _Slot(Generic[K, T]):
 class Reservation(Generic[T]):
     """A claimed resource, until the reservation ends."""
 
-    def __init__(self, slot: _Slot[K, T], start: Callable[[], _Slot[K, T]], *, ahead: bool) -> None:
-        self._slot = slot
+    def __init__(
+        self, resource: _Resource[K, T], start: Callable[[], _Resource[K, T]], *, ahead: bool
+    ) -> None:
+        self._resource = resource
         self._start = start
         self._ahead = ahead
 
     async def get(self) -> T:
         """Return the resource once it is ready."""
-        await self._slot.handed_over.wait()
-        if self._slot.error is not None and self._ahead:
+        await self._resource.handed_over.wait()
+        if self._resource.error is not None and self._ahead:
             # The cause may be gone, so start one for the claim.
             self._ahead = False
-            self._slot = self._start()
-            await self._slot.handed_over.wait()
-        if self._slot.error is not None:
-            raise self._slot.error
-        if self._slot.value is None:
+            self._resource = self._start()
+            await self._resource.handed_over.wait()
+        if self._resource.error is not None:
+            raise self._resource.error
+        if self._resource.value is None:
             raise RuntimeError("the pool was closed")
-        return self._slot.value
+        return self._resource.value
 
-    def release(self, let_go: Callable[[], None]) -> None:
-        """Return it; its owner task destroys it, and then calls `let_go`."""
-        if self._slot.gone.is_set():
-            let_go()
-        self._slot.let_go = let_go
-        self._slot.released.set()
-        if not self._slot.handed_over.is_set():
-            self._slot.life.cancel()
+    def release(self, on_gone: Callable[[], None]) -> None:
+        """Return it; its owner task destroys it, and then calls `on_gone`."""
+        if self._resource.gone.is_set():
+            on_gone()
+        self._resource.on_gone = on_gone
+        self._resource.released.set()
+        if not self._resource.handed_over.is_set():
+            self._resource.life.cancel()
 
 
 class WarmPool(Generic[K, T]):
@@ -194,7 +196,7 @@ class WarmPool(Generic[K, T]):
         self._most = most
         self._wait_dead = wait_dead
         self._cores = cores or os.cpu_count() or 1
-        self._all: list[_Slot[K, T]] = []  # The oldest first.
+        self._all: list[_Resource[K, T]] = []  # The oldest first.
         self._tasks: TaskGroup | None = None
         self._key: K | None = None
         self._claims: deque[float] = deque(maxlen=64)  # more than the size of any pool
@@ -249,8 +251,8 @@ class WarmPool(Generic[K, T]):
         if fresh:
             self._discard(self._in("starting", "waiting"))
         start = partial(self._start, key, claimed=True)
-        ready = [slot for slot in self._in("waiting") if slot.key == key]
-        begun = [slot for slot in self._in("starting") if slot.key == key]
+        ready = [resource for resource in self._in("waiting") if resource.key == key]
+        begun = [resource for resource in self._in("starting") if resource.key == key]
         if found := ready or begun:
             found[0].claimed = True
             found[0].idling.cancel()
@@ -260,11 +262,11 @@ class WarmPool(Generic[K, T]):
             self._claims.append(anyio.current_time())
         self._key, self._resting = key, False
         self._note_activity()
-        let_go = keep()
+        on_gone = keep()
         try:
             yield reservation
         finally:
-            reservation.release(let_go)
+            reservation.release(on_gone)
             self._note_activity()
 
     async def drain(self) -> None:
@@ -272,26 +274,26 @@ class WarmPool(Generic[K, T]):
         self._resting = True
         waiting = self._in("starting", "waiting")
         self._discard(waiting)
-        for slot in waiting:
-            await slot.gone.wait()
+        for resource in waiting:
+            await resource.gone.wait()
 
-    def _in(self, *states: str) -> list[_Slot[K, T]]:
-        return [slot for slot in self._all if slot.state in states]
+    def _in(self, *states: str) -> list[_Resource[K, T]]:
+        return [resource for resource in self._all if resource.state in states]
 
     @staticmethod
-    def _discard(slots: list[_Slot[K, T]]) -> None:
+    def _discard(resources: list[_Resource[K, T]]) -> None:
         """Destroy unclaimed resources; from now on they cannot be claimed."""
-        for slot in slots:
-            slot.released.set()
-            slot.life.cancel()
+        for resource in resources:
+            resource.released.set()
+            resource.life.cancel()
 
-    def _start(self, key: K, *, claimed: bool) -> _Slot[K, T]:
+    def _start(self, key: K, *, claimed: bool) -> _Resource[K, T]:
         if self._tasks is None:
             raise RuntimeError("the pool is not open")
-        slot: _Slot[K, T] = _Slot(key=key, claimed=claimed)
-        self._all.append(slot)
-        self._tasks.start_soon(self._own, slot)
-        return slot
+        resource: _Resource[K, T] = _Resource(key=key, claimed=claimed)
+        self._all.append(resource)
+        self._tasks.start_soon(self._own, resource)
+        return resource
 
     def _note_activity(self) -> None:
         """Record that a run began, got its resource or ended, for `_adjust`."""
@@ -318,7 +320,7 @@ class WarmPool(Generic[K, T]):
         if quiet < SETTLE_SECONDS:
             return SETTLE_SECONDS - quiet
         free = self._in("starting", "waiting")
-        self._discard([slot for slot in free if slot.key != key])
+        self._discard([resource for resource in free if resource.key != key])
         waiting = self._in("waiting")
         decision = decide(
             wanted=self._target(),
@@ -338,51 +340,51 @@ class WarmPool(Generic[K, T]):
         # While any waits: whether fewer should.
         return 30.0 if self._in("waiting") else None
 
-    async def _own(self, slot: _Slot[K, T]) -> None:
+    async def _own(self, resource: _Resource[K, T]) -> None:
         """Enter, keep and leave one resource's context."""
         began = anyio.current_time()
         try:
-            with slot.life:
-                async with self._opener(slot.key) as value:
-                    slot.value = value
+            with resource.life:
+                async with self._opener(resource.key) as value:
+                    resource.value = value
                     self._start_seconds = anyio.current_time() - began
-                    if slot.state == "waiting":
+                    if resource.state == "waiting":
                         self._changed.set()
-                        await self._idle_until_claimed(slot, value)
-                    if slot.claimed:
-                        slot.handed_over.set()
+                        await self._idle_until_claimed(resource, value)
+                    if resource.claimed:
+                        resource.handed_over.set()
                         self._note_activity()
-                        await slot.released.wait()
+                        await resource.released.wait()
                         # Destroying it takes CPU time, which the run's answer should get first.
                         await anyio.sleep(SETTLE_SECONDS)
         except Exception as error:
             # The claimer raises it; if there is none yet, the next claim starts another.
-            slot.error = error
-            if slot.handed_over.is_set():
+            resource.error = error
+            if resource.handed_over.is_set():
                 logger.warning("a sandbox could not be destroyed cleanly: %s", error)
-            elif not slot.claimed:
+            elif not resource.claimed:
                 self._resting = True
                 self._counts["failed"] += 1
                 logger.warning("could not start a sandbox ahead of time: %s", error)
         finally:
-            self._all.remove(slot)
-            slot.value = None
-            slot.released.set()
-            slot.handed_over.set()
-            slot.gone.set()
-            slot.let_go()
+            self._all.remove(resource)
+            resource.value = None
+            resource.released.set()
+            resource.handed_over.set()
+            resource.gone.set()
+            resource.on_gone()
             self._changed.set()
 
-    async def _idle_until_claimed(self, slot: _Slot[K, T], value: T) -> None:
-        with slot.idling:
+    async def _idle_until_claimed(self, resource: _Resource[K, T], value: T) -> None:
+        with resource.idling:
             await self._wait_dead(value)
             logger.info("a waiting sandbox died; it is replaced at the next run")
             # Its killer may be intended or still running, so nothing replaces it now.
             self._resting = True
             self._counts["died"] += 1
-        if not slot.claimed:
+        if not resource.claimed:
             # Destroying it takes time; it must not be claimed meanwhile.
-            slot.released.set()
+            resource.released.set()
 
 
 MAX_WAITING = 400  # Waiting runs. Each has its program in memory.
@@ -439,19 +441,19 @@ class RunQueue:
         def keep() -> Callable[[], None]:
             nonlocal holders
             holders += 1
-            return let_go
+            return release
 
-        def let_go() -> None:
+        def release() -> None:
             nonlocal holders
             holders -= 1
             if not holders:
-                self._give_on()
+                self._pass_slot()
 
         keep()
         try:
             yield keep
         finally:
-            let_go()
+            release()
 
     async def _wait(self, ticket: _Ticket) -> None:
         if self.waiting >= MAX_WAITING:
@@ -475,12 +477,12 @@ class RunQueue:
     def _leave(self, ticket: _Ticket) -> None:
         """Remove a run from the queue, or pass on the slot that it was just granted."""
         if ticket.granted.is_set():
-            self._give_on()
+            self._pass_slot()
             return
         self._waiting[ticket.owner].remove(ticket)
         self._report_positions()
 
-    def _give_on(self) -> None:
+    def _pass_slot(self) -> None:
         """Grant a free slot to the next run."""
         self.taken -= 1
         if not self._waiting:

@@ -67,10 +67,10 @@ _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,62})\.[0-9a-f]{32}")
 
 
 class Replica:
-    """One of several bridges that serve HTTP as one service.
+    """The health, probes and name of one bridge among several that serve HTTP as one service.
 
-    Its probes (`/healthz`, `/readyz`, `/metrics`) need no token and contain no secret. Its name is
-    in each response and in the ids of its MCP sessions, which other replicas do not have.
+    The probes (`/healthz`, `/readyz`, `/metrics`) need no token and contain no secret. The name is
+    in each response and in the ids of MCP sessions, which no other replica can continue.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -101,14 +101,14 @@ class Replica:
         logger.info("draining: no more runs begin here")
         suspended = self._engine.suspended
         seconds = self._engine.settings.drain_seconds
-        await self._engine.under_way.drain(seconds, lambda: suspended.live > 0)
+        await self._engine.running_runs.drain(seconds, lambda: suspended.live > 0)
 
     @property
     def missing(self) -> list[str]:
         """What this lacks to start runs, in one word each: public."""
         missing = [name for name in _NEEDED if self._problems[name]]
         missing += self._engine.heartbeat.problems
-        return [*missing, *(["draining"] if self._engine.under_way.draining else [])]
+        return [*missing, *(["draining"] if self._engine.running_runs.draining else [])]
 
     @property
     def impaired(self) -> list[str]:
@@ -143,7 +143,7 @@ class Replica:
                     "runs_queued": queue.waiting,
                     "runs_running": queue.taken,
                     "sandboxes_waiting": waiting,
-                    "draining": int(self._engine.under_way.draining),
+                    "draining": int(self._engine.running_runs.draining),
                 }
                 names = {f"mcp_code_bridge_{name}": value for name, value in gauges.items()}
                 lines = (f"# TYPE {name} gauge\n{name} {names[name]}\n" for name in names)
@@ -161,7 +161,7 @@ class Replica:
         """Remove this replica's name from a request's session id, or refuse another replica's."""
         session = headers.get(SESSION)
         begins = begins_session(headers) and scope["method"] == "POST"
-        if begins and self._engine.under_way.draining:
+        if begins and self._engine.running_runs.draining:
             problem = "This replica of the bridge is ending. Begin the session on another one."
             retry = {"retry-after": "5", REPLICA: self.name}
             return scope, refuse(503, problem, INTERNAL_ERROR, retry)

@@ -45,12 +45,7 @@ from bridge.server.clients import (
     is_modern,
     known_client,
 )
-from bridge.server.content import (
-    make_tool,
-    redact_content,
-    result_or_error,
-    to_result,
-)
+from bridge.server.content import make_tool, redact_content, result_or_error, to_result
 from bridge.server.greeting import NAME, TITLE
 from bridge.server.resources import SESSIONS_URI, Notices, NotifyingServer, Resources
 from bridge.server.tools import (
@@ -235,7 +230,7 @@ class _Handlers:
     async def call_tool(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult | dict[str, Any]:
-        """Run a program. Every failure is a result that the model can read."""
+        """Call a tool of the bridge. A failed run is a result that the model can read."""
         result = await self._call_tool(context, params)
         # The engine has redacted questions already.
         if isinstance(result, types.CallToolResult):
@@ -255,7 +250,7 @@ class _Handlers:
             message = f"Unknown tool {params.name!r:.100}; there are: {names}."
             raise MCPError(types.INVALID_PARAMS, message)
         try:
-            run = await self._run_of(context, params)
+            run = await self._get_run(context, params)
             outcome = await self._follow(context, run)
         except BridgeError as error:
             logger.info("run not resumed: %s", error)
@@ -269,7 +264,7 @@ class _Handlers:
             await self._keep_unread(context, outcome.run_id, result)
         return result
 
-    async def _run_of(self, context: Context, params: types.CallToolRequestParams) -> SuspendedRun:
+    async def _get_run(self, context: Context, params: types.CallToolRequestParams) -> SuspendedRun:
         suspended = self._engine.suspended
         owner, given = self.owner(context), params.arguments or {}
         called = [params.name, given]
@@ -427,7 +422,7 @@ class _Handlers:
         client = HandshakeClient(context, self._principal)
 
         async def run() -> CommandResult:
-            with self._engine.under_way.one():
+            with self._engine.running_runs.track():
                 return await commands.run(
                     parse_command(params.arguments, commands.profiles),
                     client.progress if client.wants_progress else None,

@@ -52,7 +52,7 @@ def introduction(context: Context, clear: Callable[[str], str]) -> str:
 
 
 class SameObject:
-    """A hashable value that is equal only to another one of the same object."""
+    """An HTTP client's identity: equal only for the same connection or request object."""
 
     def __init__(self, held: object) -> None:
         self._held = held
@@ -323,7 +323,7 @@ def input_required(waiting: Waiting) -> types.InputRequiredResult:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownClient:
-    """What is known of a client program."""
+    """The time limit and the peculiarities of an MCP client program, such as Claude Code."""
 
     source: str = ""  # Its name among discovery's sources, whose files may set its limit.
     seconds: float = math.inf  # How long it waits for a call, even one that shows progress.

@@ -32,7 +32,7 @@ class Occupant(Protocol):
 
 
 class Candidate(Occupant, Protocol):
-    """A session that needs a place; `since` is the time of its last use."""
+    """A session that waits for a place or has one. `since` is the time of its last use."""
 
     since: float
 

@@ -69,7 +69,7 @@ class Listed:
 
 
 class Sessions:
-    """The sessions, while they are `opened`."""
+    """All sessions of a bridge, by owner and by name or id. They run only inside `opened`."""
 
     def __init__(
         self,

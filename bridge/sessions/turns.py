@@ -56,7 +56,7 @@ class Turn:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of the `Run` frame."""
+        """The arguments of `run_frame` for a session's run."""
         return {"number": self.record.runs + 1, "state": as_base64(self._state)}
 
     @property

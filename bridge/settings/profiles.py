@@ -28,7 +28,7 @@ KEYS = frozenset({
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileSpec:
-    """One profile.
+    """The settings of one profile, which is built in or a `[profiles.NAME]` table.
 
     Keys:
         extends: The base profile: "standard" or "strict".

@@ -158,7 +158,7 @@ def _prepare(connection: sa.Connection, *, migrates: bool) -> None:
 
 
 class Databases:
-    """The databases of this process, each with a pool of connections.
+    """The SQLite and PostgreSQL databases of this process, each with a pool of connections.
 
     One connection stays open, so that SQLite does not create and remove its log each time.
     """

@@ -43,7 +43,7 @@ so the connection of a server that makes more is closed."""
 
 
 class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
-    """The SDK's dispatcher with hooks, a limit on the server's requests, and unparsed results.
+    """The SDK's dispatcher, which also records raw results and limits the server's requests.
 
     It counts requests in private methods, because public ones do not see the sent response.
     """

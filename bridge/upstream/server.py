@@ -342,7 +342,7 @@ class UpstreamServer:
             raise CallDeniedError(message, host_detail=f"It is in {self.spec.source.path}.")
         seconds = self.call_timeout if timeout is None else timeout
         call = self._prepare("tools/call", f"tool {tool!r}", tool, arguments, seconds)
-        result = await self._complete(call)
+        result = await self._send_and_resolve(call)
         if self._connection is not None and self._connection.rootless:
             explain_missing_roots(result)
         return result
@@ -354,7 +354,7 @@ class UpstreamServer:
         what = f"{kind.removesuffix('s') if kind else 'completion of'} {subject!r:.300}"
         call = self._prepare(method, what, subject if kind else "", params, self.call_timeout)
         try:
-            return await self._complete(call)
+            return await self._send_and_resolve(call)
         except ToolCallError as error:
             refusal = error
         with suppress(UpstreamError):
@@ -368,7 +368,7 @@ class UpstreamServer:
         await self._ask(wait, lists=True, what=f"resource {uri!r:.300}")
         return await self.request("resources/read", {"uri": uri})
 
-    async def _complete(self, call: requests.PendingRequest) -> dict[str, Json]:
+    async def _send_and_resolve(self, call: requests.PendingRequest) -> dict[str, Json]:
         """Send a request and return its final result, after the answers that the server wants."""
         result = await self._ask(partial(requests.send, call=call), what=call.what)
         if result.get("resultType") != INPUT_REQUIRED:

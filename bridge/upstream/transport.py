@@ -155,7 +155,7 @@ class Endpoint:
     """One server's address for one connection, opened again only after `fall_back`."""
 
     transport: TransportName
-    last_heard: float = -math.inf  # Time of the server's last data, by `clock.current_time`.
+    last_heard: float = -math.inf  # Time of the server's last data, by `current_time`.
     direct: DirectDispatcher | None = None  # Over stdio; None before `open`.
     refusal: Refusal | None = None  # The last HTTP response that was an error.
     # Receives the address at which a starting server waits for its user to log in.

@@ -43,7 +43,7 @@ async def record_a_run(state: Path, run_id: str, **ending: Any) -> None:
         await audit.record_refusal(
             2, a_call("wipe"), Decision(action="ask", rule="r"), "approval_refused"
         )
-        record.ended(RunResult(**{"run_id": run_id, "status": "success", "summary": "", **ending}))
+        record.end(RunResult(**{"run_id": run_id, "status": "success", "summary": "", **ending}))
     log.close()
 
 

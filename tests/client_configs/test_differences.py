@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.client_configs.differences import unified_diff
+from bridge.client_configs.install import unified_diff
 
 
 def mask(text: str, path: str) -> str:

@@ -16,7 +16,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 PAGES = {
     name: DOCS / f"{name}.md"
-    for name in ("policy", "flow-rules", "reference/policy", "reference/flow-rules")
+    for name in (
+        "policy",
+        "plans",
+        "retries",
+        "flow-rules",
+        "reference/policy",
+        "reference/flow-rules",
+    )
 }
 
 EXAMPLES = dict.fromkeys(

@@ -27,13 +27,10 @@ BRING_UP = """\
             return replace(self.get("bubblewrap"), name=name)
 """
 RIG = """\
-    if engine.name == "twin":
+    elif engine.name == "twin":
         from bridge.sandbox.process.twin_backend import TwinBackend
-        from bridge.settings import Settings
 
-        async with TwinBackend(environ=engine.environ) as backend:
-            yield Rig(backend=backend, engine=engine)
-        return
+        backend = TwinBackend(environ=engine.environ)
 """
 COMMAND = '''"""`probe`."""
 
@@ -138,7 +135,7 @@ RECIPES: dict[str, tuple[list[tuple[str, str, str]], list[str]]] = {
             ("tests/contract/rig.py", '"bubblewrap", "podman", "docker"', '"twin", '),
             ("tests/contract/rig.py", '"bubblewrap")', '"twin", '),
             ("tests/contract/rig.py", '        if name == "docker":', BRING_UP),
-            ("tests/contract/rig.py", '    if engine.name == "bubblewrap":', RIG),
+            ("tests/contract/rig.py", '    elif engine.name == "bubblewrap":', RIG),
         ],
         ["tests/contract/test_backend_contract.py", "-k", "twin", "-m", "full or not full"],
     ),
@@ -158,7 +155,7 @@ RECIPES: dict[str, tuple[list[tuple[str, str, str]], list[str]]] = {
         [
             (
                 "bridge/rpc/values.py",
-                "    if clear is not None:\n        message = clear",
+                "    if clear is not None:",
                 '    message = f"{message} (probed)"\n',
             ),
             (
@@ -187,6 +184,8 @@ def test_a_recipe_names_at_most_four_files_which_exist(recipe: str) -> None:
     names = named_files(recipe)
     assert 0 < len(names) <= 4, names
     assert [name for name in names if not list(ROOT.glob(name))] == []
+    edits, _ = RECIPES[recipe]
+    assert [edit for edit in edits if edit[1] and edit[1] not in (ROOT / edit[0]).read_text()] == []
 
 
 @pytest.mark.full

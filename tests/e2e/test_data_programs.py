@@ -36,6 +36,9 @@ async def texts(home: Path, engine: str, programs: dict[str, Any]) -> dict[str, 
             texts += [f"<{x.mime_type}>" for x in result.content if isinstance(x, ImageContent)]
             text = re.sub(r"(bridge://|read_output\(\")[\w/]+", r"\1...", "\n".join(texts))
             text = text if len(text) < 3000 else f"{text[:500]}... ({len(text)} characters)"
+            text = re.sub(r"/usr/bin/python3(\.\d+)?\b", "/usr/bin/python3", text)
+            # A quota and a full file system answer differently.
+            text = re.sub(r"\[Errno 2[78]\] [\w ]+", "[Errno 28] No space left on device", text)
             found[name] = re.sub(r"(\((?!text)\w+/\S+), [\d.,]+ \w+\)", r"\1)", text).strip()
     return found
 

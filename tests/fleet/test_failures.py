@@ -1,4 +1,4 @@
-"""How a cluster fails, and what becomes of the sandbox: each row of docs/fleet.md's table.
+"""How a cluster fails, and what becomes of the sandbox: each row of docs/kubernetes.md's table.
 
 Each failure is done to the real servers. What follows has a code of its own, comes in bounded time,
 and leaves no pod.

@@ -26,7 +26,7 @@ from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source,
 from bridge.model.runs import catch
 from bridge.rpc.channel import Channel
 from bridge.runs.guest_requests import GuestRequests
-from bridge.runs.program import Facts, Program, ReadySandbox
+from bridge.runs.program import Program, ProgramEnd, ReadySandbox
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.failure import classify
 from bridge.settings import load
@@ -189,7 +189,7 @@ class Play:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
-        self.facts: Facts | None = None
+        self.facts: ProgramEnd | None = None
         self.outcome: RunResult | BridgeError | None = None
         self.pool, self.sandbox = DifficultPool(), HostileSandbox()
         self.calls = 0

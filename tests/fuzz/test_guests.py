@@ -143,7 +143,7 @@ def test_a_run_with_a_hostile_guest_ends_and_leaves_nothing(script: list[Step]) 
         # A line of text announces each gap, and an undecodable byte becomes three.
         assert all(
             len(text.encode()) <= 3 * LIMITS.output_bytes + 16 * 60
-            for text in (after.facts.left.stdout, after.facts.left.stderr)
+            for text in (after.facts.collected.stdout, after.facts.collected.stderr)
         )
 
 

@@ -12,7 +12,7 @@ import anyio
 from bridge.event_loop import Clock
 from bridge.guest.protocol.wire import Run
 from bridge.model import Limits
-from bridge.runs.program import Facts, Program, ReadySandbox
+from bridge.runs.program import Program, ProgramEnd, ReadySandbox
 from bridge.sandbox.backend import ExitReport
 from tests.fuzz.clock import run
 
@@ -68,14 +68,14 @@ async def refuse(method: str, params: Mapping[str, Any]) -> object:
 
 def carried_out(
     sandbox: Scripted, limits: Limits = LIMITS, *, asked: bool = False, **options: Any
-) -> tuple[Facts, float]:
+) -> tuple[ProgramEnd, float]:
     """Carry a program out; return how it ended, and after how long.
 
     Args:
         asked: Whether the run's time stands still, for a question that no one answers.
     """
 
-    async def play() -> tuple[Facts, float]:
+    async def play() -> tuple[ProgramEnd, float]:
         clock = Clock()
         program = Program(session_of(sandbox), refuse, limits, clock=clock, **options)
         start = anyio.current_time()

@@ -31,7 +31,7 @@ def test_a_sandbox_that_ends_silently_ran_out_of_time_crashed_or_was_dead(
     waited: bool, seconds: float, reason: str | None
 ) -> None:
     try:
-        facts, _ = carried_out(Scripted((seconds, None)), waited=waited)
+        facts, _ = carried_out(Scripted((seconds, None)), may_be_dead=waited)
         assert classify(facts.ending, LIMITS).reason == reason
     except NotStartedError:
         assert reason is None

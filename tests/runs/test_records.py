@@ -44,7 +44,7 @@ async def keep(kept: RunRecords, run_id: str, owner: str = "stdio", stdout: str 
     request = RunRequest(code="1", run_id=run_id, owner=owner)
     async with kept.recording(request) as record:
         await record.begin()
-        record.ended(RunResult(run_id=run_id, status="success", summary="", stdout=stdout))
+        record.end(RunResult(run_id=run_id, status="success", summary="", stdout=stdout))
 
 
 async def test_a_run_leaves_its_program_its_end_and_the_start_of_its_output(engine: Engine) -> None:

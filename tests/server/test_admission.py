@@ -168,5 +168,5 @@ def test_the_token_is_random_private_and_kept(tmp_path: Path) -> None:
     token = http_token(settings)
     assert len(token) > 40
     assert http_token(settings) == token
-    [file] = (tmp_path / "state").iterdir()
+    [file] = (tmp_path / "state").glob("*token")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

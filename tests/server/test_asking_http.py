@@ -13,7 +13,6 @@ from mcp.client.session import ElicitationFnT
 from mcp.types import ElicitResult
 
 from bridge.runs import Engine
-from bridge.runs import engine as engine_module
 from bridge.server import clients
 from tests.asker_rig import asker, call, text_of
 from tests.engine_rig import ListFinder
@@ -114,18 +113,17 @@ for _ in range(2):
 async def test_over_http_a_run_that_a_drain_ended_is_told_to_its_client_that_comes_back(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "LOOK_SECONDS", 0)
     drained = anyio.Event()
 
     async def drain() -> None:
-        await engine.under_way.drain(0, lambda: engine.suspended.live > 0)
+        await engine.running_runs.drain(0, lambda: engine.suspended.live > 0)
         drained.set()
 
     async with anyio.create_task_group() as tasks:
 
         async def elicit(context: Any, params: Any) -> ElicitResult:
             tasks.start_soon(drain)
-            await until(lambda: engine.under_way.count == 0)
+            await until(lambda: engine.running_runs.count == 0)
             for _ in range(20):
                 await anyio.lowlevel.checkpoint()
             assert not drained.is_set()

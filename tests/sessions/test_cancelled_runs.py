@@ -39,4 +39,4 @@ async def test_clients_that_go_away_at_any_moment_leave_sessions_that_work(
                 tasks.start_soon(leave_early)
         for name in "abc":
             assert (await run(engine, "41 + 1", session=name)).result == 42
-        assert (engine.under_way.count, engine.queue.waiting) == (0, 0)
+        assert (engine.running_runs.count, engine.queue.waiting) == (0, 0)

@@ -55,7 +55,7 @@ _TRICK_MODULES = frozenset({"builtins", "code", "gc", "importlib", "runpy", "uni
 
 @dataclass(eq=False)
 class Scope:
-    """One namespace."""
+    """A namespace in a program's source, with the names that the source binds in it."""
 
     kind: str  # "module", "function", "class" or "comprehension".
     parent: Scope | None = None
@@ -85,7 +85,7 @@ class Scope:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """The surroundings of a node."""
+    """The position of a syntax node: its scope, loops and exception handlers."""
 
     scope: Scope
     caught: frozenset[str] = NOTHING  # Exceptions that do not end the program when raised here.

@@ -36,7 +36,7 @@ PUBLIC = ("MCPError", *HELPERS)
 
 
 class Runtime(Library):
-    """The helpers, bound to one run's data and channel."""
+    """The functions of `mcp.runtime`, bound to one run's servers and channel."""
 
     MCPError = MCPError
 
@@ -151,6 +151,10 @@ class Runtime(Library):
         Several contents are returned as a list. The server may be omitted when one is loaded.
         `values` fill a template: `read_resource("db", "db://{table}/rows{?limit}", table="users",
         limit=5)`.
+
+        Raises:
+            MCPError: The resource does not exist or cannot be read.
+            TypeError: A value of the template is missing or unknown.
         """
         if uri is None:
             uri = _text("uri", server)
@@ -200,7 +204,11 @@ class Runtime(Library):
     async def get_prompt(
         self, server: str, name: str, arguments: Optional[Mapping[str, Any]] = None
     ) -> Any:
-        """Return a prompt: `description` and `messages`, each with `role` and `content`."""
+        """Return a prompt: `description` and `messages`, each with `role` and `content`.
+
+        Raises:
+            MCPError: The prompt does not exist, or its arguments are wrong.
+        """
         own, name = self._own_name(_text("server", server)), _text("name", name)
         given: Any = {} if arguments is None else arguments
         if not isinstance(given, abc.Mapping):
@@ -360,8 +368,16 @@ class Runtime(Library):
 def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     """Install `mcp` for a run; return the globals that its program starts with.
 
-    `mcp_ALIAS` is a server by its alias, and `mcp_servers` has the servers by their own names. A
-    server that is not loaded yet is loaded at its first call.
+    Names:
+        mcp_ALIAS: A loaded server, by its alias: `await mcp_github.create_issue(title="t")`.
+        mcp_servers: The loaded servers by their own names: `mcp_servers["git-hub"]`. Another server
+            is loaded at its first call.
+        LOADED_MCP_SERVERS: A tuple of the loaded servers' names.
+        mcp: The package of `mcp.runtime` and of `mcp.servers`, which has a module for each server.
+        runtime: The module `mcp.runtime`; its functions for memories, and `save_tool`, are globals
+            too.
+        MCPError: The exception that failed calls raise.
+        Blob: Binary content.
     """
     runtime = Runtime(run, client)
     module = types.ModuleType("mcp.runtime", __doc__)

@@ -298,7 +298,7 @@ def _rest_of(fd: int) -> Iterator[bytes]:
         left -= len(data)
 
 
-# Lines for the supervisor, beside a session's next run.
+# Lines for the supervisor, in addition to a session's next run.
 _STOPS = {wire.encode(wire.Stop(late=late)): late for late in (True, False)}
 _PING = wire.encode(wire.Ping())
 _RUN = b'{"type":"run"'

@@ -1,4 +1,4 @@
-"""Collects a program's frames: its two streams here, the others in the modules beside.
+"""Collects a program's frames: streams here, displayed items and files in `outputs`.
 
 Secrets are redacted before anything is shown or stored, also a secret that two pieces share. A
 client that follows the run gets each piece at once. If a stream is larger than the result may show,
@@ -30,9 +30,7 @@ from bridge.rpc.output import (
     shares,
     terminal_view,
 )
-from bridge.runs.collect import Collected
-from bridge.runs.collect.files import FilesOut
-from bridge.runs.collect.pictures import ShownItems
+from bridge.runs.collect.outputs import Collected, FilesOut, ShownItems
 from bridge.sessions.checkpoints import StateParts
 
 logger = logging.getLogger(__name__)
@@ -45,7 +43,7 @@ class Collector:
     """Collects one run's frames. Used once.
 
     Args:
-        run: Receives progress and output.
+        caller: Receives progress and output.
         artifacts: Stores files and long output; without it they are dropped.
         state: Receives a session's state, if the host asked for it.
 
@@ -57,12 +55,12 @@ class Collector:
         self,
         limits: Limits,
         *,
-        run: RunCaller | None = None,
+        caller: RunCaller | None = None,
         artifacts: RunArtifacts | None = None,
         clear: Redact | None = None,
         state: StateParts | None = None,
     ) -> None:
-        self._run = run
+        self._caller = caller
         self._limits = limits
         self._artifacts = artifacts
         self._clear = clear or Redactor({})
@@ -77,14 +75,14 @@ class Collector:
         limits, artifacts, clear = self._limits, self._artifacts, self._clear
         match frame:
             case Output():
-                self._streams = self._streams or Streams(limits, self._run, artifacts, clear)
+                self._streams = self._streams or Streams(limits, self._caller, artifacts, clear)
                 await self._streams.add(frame)
             case Shown():
                 self._shown = self._shown or ShownItems(limits, artifacts, clear)
                 await self._shown.add(frame)
             case Progress():
-                if self._run is not None:
-                    await self._run.advance(frame.done, frame.total, frame.message)
+                if self._caller is not None:
+                    await self._caller.advance(frame.done, frame.total, frame.message)
             case State():
                 if self._state is not None:
                     self._state.add(frame)
@@ -176,19 +174,19 @@ class _Stream:
         self.stored = _StoredStream(name, artifacts)
         self._raw = b""
         self._redact = clear
-        self._clear = clear.stream()
+        self._redact_stream = clear.stream()
 
     def add(self, data: bytes, skipped: int) -> bytes:
         """Add what was written; return the part that certainly holds no secret."""
         # What was held back came before the gap.
         before = self.flush() if skipped > 0 else b""
-        cleared = self._clear.feed(data)
+        cleared = self._redact_stream.feed(data)
         self._add(cleared, skipped)
         return before + cleared
 
     def flush(self) -> bytes:
         """Add what was held back, and return it."""
-        rest = self._clear.finish()
+        rest = self._redact_stream.finish()
         self._add(rest, 0)
         return rest
 
@@ -246,11 +244,15 @@ class Streams:
     """Both streams of one run."""
 
     def __init__(
-        self, limits: Limits, run: RunCaller | None, artifacts: RunArtifacts | None, clear: Redact
+        self,
+        limits: Limits,
+        caller: RunCaller | None,
+        artifacts: RunArtifacts | None,
+        clear: Redact,
     ) -> None:
-        self._run = run
+        self._caller = caller
         self._most = limits.output_tokens
-        self._is_shown = run is not None and run.is_shown
+        self._is_shown = caller is not None and caller.is_shown
         if self._is_shown:
             # The client has shown all of it, and nothing is to be kept.
             artifacts = None
@@ -284,5 +286,5 @@ class Streams:
         self._stderr.stored.discard()
 
     async def _tell(self, stream: _Stream, data: bytes) -> None:
-        if data and self._run is not None:
-            await self._run.wrote(stream.name, data)
+        if data and self._caller is not None:
+            await self._caller.wrote(stream.name, data)

@@ -68,7 +68,7 @@ def profile_text(purpose: Purpose) -> str:
 
 @dataclass(kw_only=True)
 class ExtraLayers:
-    """The layers that the bridge requests beyond an engine's defaults; it only removes some."""
+    """The isolation layers beyond an engine's defaults. `lacking` says why others are missing."""
 
     # The value of "seccomp=" for each purpose: the profile, or a path.
     seccomp: dict[Purpose, str] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def write_profile(directory: Path, purpose: Purpose) -> Path:
 
 @dataclass(kw_only=True)
 class EngineConnection:
-    """A connected engine."""
+    """A container engine's open API, with the facts that the bridge found about the engine."""
 
     api: EngineApi
     facts: EngineFacts

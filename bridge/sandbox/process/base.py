@@ -79,9 +79,9 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Removals(Generic[T]):
-    """Makes resources for sandboxes, and removes them with `remove`, which blocks.
+    """Creates resources for sandboxes, removes them, and retries removals that failed.
 
-    `remove` returns whether a resource is gone. If not, the next `made` tries again.
+    The argument `remove` blocks and returns whether a resource is gone. `made` and `aclose` retry.
     """
 
     def __init__(self, remove: Callable[[T], bool]) -> None:

@@ -13,10 +13,9 @@ from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Call, Done, Exited, File
 from bridge.model import Limits
-from bridge.runs.collect import Collected
 from bridge.runs.collect.collector import Collector
-from bridge.runs.collect.files import MAX_MISSING, MAX_PART_BYTES
-from bridge.runs.program import COLLECT_SECONDS, GRACE_SECONDS, Facts
+from bridge.runs.collect.outputs import MAX_MISSING, MAX_PART_BYTES, Collected
+from bridge.runs.program import COLLECT_SECONDS, GRACE_SECONDS, ProgramEnd
 from bridge.sandbox.failure import classify
 from bridge.store import Store
 from tests.runs.scripted import Scripted, carried_out
@@ -181,7 +180,7 @@ async def test_what_was_begun_is_gone_when_no_one_asks_for_it(tmp_path: Path) ->
 
 def files_carried_out(
     kept: ArtifactStore, *frames: tuple[float, object], asked: bool = False
-) -> tuple[Facts, float]:
+) -> tuple[ProgramEnd, float]:
     """Carry a program out whose files are kept; return how it ended, and after how long."""
     collector = Collector(LIMITS, artifacts=RunArtifacts(kept, "me", RUN))
     return carried_out(Scripted(*frames), LIMITS, collector=collector, asked=asked)
@@ -194,24 +193,26 @@ def test_files_have_a_time_of_their_own_which_is_bounded(
 ) -> None:
     first = [(0.0, Done("ok"))] if done else []
     endless = [(1.0, part("a", more=True)) for _ in range(100)]
-    facts, seconds = files_carried_out(store(tmp_path), *first, *endless, asked=asked)
+    end, seconds = files_carried_out(store(tmp_path), *first, *endless, asked=asked)
     assert seconds == pytest.approx(1 + COLLECT_SECONDS)
     # How the program itself ended is known, if it said so.
-    assert classify(facts.ending, LIMITS).status == ("success" if done else "timeout")
-    assert "reading took too long; the rest was left out" in [one.why for one in facts.left.missing]
-    assert facts.left.artifacts == ()
+    assert classify(end.ending, LIMITS).status == ("success" if done else "timeout")
+    assert "reading took too long; the rest was left out" in [
+        one.why for one in end.collected.missing
+    ]
+    assert end.collected.artifacts == ()
 
 
 def test_files_may_come_after_the_deadline(tmp_path: Path) -> None:
     late = [(LIMITS.timeout + GRACE_SECONDS - 0.1, part("a", more=True))]
     late += [(3.0, part("a", more=True))] * 3
-    facts, _ = files_carried_out(store(tmp_path), *late, (3.0, Exited(timed_out=True)))
-    assert facts.ending.exited is not None
-    assert classify(facts.ending, LIMITS).status == "timeout"
+    end, _ = files_carried_out(store(tmp_path), *late, (3.0, Exited(timed_out=True)))
+    assert end.ending.exited is not None
+    assert classify(end.ending, LIMITS).status == "timeout"
 
 
 def test_no_call_is_made_once_files_come(tmp_path: Path) -> None:
     call = Call(id=1, method="call_tool", params={})
-    facts, seconds = files_carried_out(store(tmp_path), (0.0, part("a", more=True)), (0.0, call))
-    assert "a call after the program's end" in facts.ending.protocol_error
+    end, seconds = files_carried_out(store(tmp_path), (0.0, part("a", more=True)), (0.0, call))
+    assert "a call after the program's end" in end.ending.protocol_error
     assert seconds < 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.runs.collect.pictures import html_text, svg_source, svg_text
+from bridge.runs.collect.outputs import html_text, svg_source, svg_text
 
 
 def test_a_table_becomes_lines_and_only_what_is_for_reading_stays() -> None:

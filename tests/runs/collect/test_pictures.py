@@ -12,12 +12,12 @@ from bridge.artifacts import ArtifactStore, RunArtifacts
 from bridge.guest.protocol.wire import Shown
 from bridge.model import Limits
 from bridge.rpc.channel import RedactStream
-from bridge.runs.collect import Collected
-from bridge.runs.collect.pictures import (
+from bridge.runs.collect.outputs import (
     MAX_ITEMS,
     MAX_PICTURES,
     MAX_TEXT,
     MAX_TEXTS,
+    Collected,
     ShownItems,
 )
 from bridge.store import Store

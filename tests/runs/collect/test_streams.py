@@ -16,8 +16,8 @@ from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Output
 from bridge.model import MEBIBYTE, Limits
 from bridge.rpc.output import MEMORY_BYTES, terminal_view
-from bridge.runs.collect import Collected
 from bridge.runs.collect.collector import AT_ONCE_BYTES, Streams
+from bridge.runs.collect.outputs import Collected
 from bridge.store import Store
 
 LIMITS = Limits(output_tokens=1000)
