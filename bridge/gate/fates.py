@@ -23,10 +23,10 @@ from bridge.event_loop import utc_text
 from bridge.gate.journal import JournalEntry, Outcome, RunJournal, another_retry
 from bridge.model import Json, owner_digest
 from bridge.store import Store, StoreError
-from bridge.store.heartbeat import ALIVE_SECONDS
 
 logger = logging.getLogger(__name__)
 
+ALIVE = 15.0  # Seconds; a bridge that was not heard of for longer counts as gone.
 CALLS = 1_000  # Of one run in its row; no other bridge retries a run that sent more.
 
 _FIELDS = ("server", "tool", "effect", "number", "run_id", "server_definition")
@@ -193,14 +193,15 @@ def _journal(row: Any, facts: dict[int, dict[str, Any]]) -> RunJournal:
     calls = [JournalEntry(**{**each, "key": bytes.fromhex(each["key"])}) for each in facts.values()]
     quiet = math.inf if row.renewed is None else max(0.0, float(row.now) - row.renewed)
     status, text = "ended", f"bridge {row.bridge!r} has ended it"
-    if row.ended is None and quiet <= ALIVE_SECONDS:
+    if row.ended is None and quiet <= ALIVE:
         status, text = (
             "running",
             f"bridge {row.bridge!r} was heard of {quiet:.0f} s ago, and has not ended it",
         )
     elif row.ended is None:
-        seconds = "a day" if quiet == math.inf else f"{quiet:,.0f} s"
-        status, text = "lost", f"the bridge {row.bridge!r} was not heard of for {seconds}"
+        status, text = "lost", f"the bridge {row.bridge!r} was not heard of for {quiet:,.0f} s"
+        # The rows of bridges go when they end, or a day later.
+        text = text if quiet < math.inf else f"the bridge {row.bridge!r} is gone"
     ends = [(each, _ENDS.get(each.outcome, "")) for each in calls]
     counts = Counter(f"{each.server}.{each.tool} {end}" for each, end in ends if end)
     sent = [f"{call} ({n:,} times)" if n > 1 else call for call, n in counts.items()]

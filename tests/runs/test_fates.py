@@ -40,7 +40,7 @@ SLOW, RELEASE = "await mcp_notes.slow()\n", "await mcp_notes.release()\n"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fates, "ALIVE_SECONDS", 1.0)
+    monkeypatch.setattr(fates, "ALIVE", 1.0)
     monkeypatch.setattr("bridge.store.heartbeat.BEAT_SECONDS", 0.1)
 
 
