@@ -133,7 +133,7 @@ class ApprovalRefusedError(RefusedError, code="approval_refused"):
 
 
 class AuditError(RefusedError, code="audit_unavailable"):
-    """A call was refused because the audit log could not record it."""
+    """A call was refused because the audit log, or the shared store, could not record it."""
 
 
 class UpstreamError(BridgeError, code="upstream", exit_status=4):

@@ -27,7 +27,7 @@ from bridge.cli.output import (
     write_list,
     write_out,
 )
-from bridge.errors import AuditError, UsageError
+from bridge.errors import AuditError, UnknownError, UsageError
 from bridge.gate.audit.log import CallKind
 from bridge.gate.audit.reading import (
     LogReport,
@@ -38,6 +38,7 @@ from bridge.gate.audit.reading import (
     records_since,
     verify,
 )
+from bridge.gate.fates import Fates
 from bridge.model import Json
 from bridge.render.text import SHORT_ID, size_text
 from bridge.settings import Settings, store_of
@@ -389,7 +390,13 @@ async def show_run(
     The calls come from the audit log, each with its time, outcome and approval. Only the first
     4 KiB of the output are recorded.
     """
-    record = await anyio.to_thread.run_sync(_records(settings).find, None, run)
+    try:
+        record = await anyio.to_thread.run_sync(_records(settings).find, None, run)
+    except UnknownError:
+        fate = await Fates(store_of(settings), settings.replica or "-").find(run, None)
+        if fate is None:
+            raise
+        record = {**fate.record}
     since = str(record.get("time", ""))[:10]
     events = await read_log(settings, partial(about, wanted=str(record["run"]), since=since)) or []
     if as_json:
@@ -432,7 +439,7 @@ def _head(record: Mapping[str, Json]) -> Mapping[str, Json]:
         "status": f"{words} ({reason})" if reason else words,
         "time": duration(record.get("wallMs")) + (f", {waited} of waiting" if waited else ""),
         "calls": f"{record.get('calls', 0)}" + (f", {refused} refused" if refused else ""),
-        **{name: record.get(name) for name in ("session", "retryOf", "plan", "name")},
+        **{name: record.get(name) for name in ("session", "retryOf", "plan", "name", "fate")},
     }
 
 

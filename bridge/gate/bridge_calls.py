@@ -55,6 +55,8 @@ class BridgeCalls:
             self._tally.count("replayed", call)
             return known["answer"]
         try:
+            if self._context.fate is not None:
+                await self._context.fate.sending(entry)
             found = await answer(params)
         except Exception:
             # A failed request changed nothing. A cancelled one is unknown.

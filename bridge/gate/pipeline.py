@@ -398,12 +398,14 @@ class Gate:
 
     async def _send(self, pending: PendingCall, send: Send, part: str) -> dict[str, Json]:
         context, number, call = self.context, pending.number, pending.call
-        self.tally.count("sent", call)
         # The outcome is unknown until `settle`.
         entry = context.journal.sent(call, pending.own.effect, number)
         started = time.monotonic()
         sending = partial(send, pending.real.arguments)
         try:
+            if context.fate is not None:
+                await context.fate.sending(entry)
+            self.tally.count("sent", call)
             with self.tally.under_way():
                 result = await context.send(sending, call.server, pending.own.labels)
         except BaseException as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +37,8 @@ from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
 from bridge.plans.plan_store import Plans, StoredPlan, now_text
 from bridge.render.plan import plan_question
 from bridge.rpc.values import shape_value, tool_error
+
+_TAKEN = re.compile("the run ([0-9a-f]{32}) took it")
 
 MAX_QUESTION = 5_500
 """Characters of the list of calls in a question. The list fits, so that its own note of cuts stays.
@@ -109,7 +112,7 @@ class PlanExecutor:
         run_id, kept = request.run_id, await self._take(request)
         begun = False
         try:
-            run = self.services.begin(run_id, request, caller, planned_by=kept.run_id)
+            run = await self.services.begin(run_id, request, caller, planned_by=kept.run_id)
             approval = await self._get_approval(kept, request, run)
             facts = {**_facts(kept), "approval": approval.fields}
             async with run.recording(request, kept.servers, facts) as record:
@@ -135,7 +138,9 @@ class PlanExecutor:
     async def _take(self, request: ApplyRequest) -> StoredPlan:
         try:
             return await self.plans.take(request.plan_id, request.owner, run_id=request.run_id)
-        except UnknownError:
+        except UnknownError as error:
+            if taken := _TAKEN.search(error.message):
+                await self.services.fates.explain(error, taken[1], request.owner)
             if not self.services.journals.knows(request.plan_id, request.owner):
                 raise
             message = f"{request.plan_id} is a run's id, and `apply` takes a plan's."

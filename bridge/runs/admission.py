@@ -265,7 +265,7 @@ class Admission:
         run = PreparedRun(
             run_id=run_id,
             caller=caller,
-            gate=self._gate_services.begin(run_id, request, caller),
+            gate=await self._gate_services.begin(run_id, request, caller),
             request=request,
             limits=limits,
             settings=settings,

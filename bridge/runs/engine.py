@@ -114,6 +114,7 @@ class Engine:
             servers.secrets.redactor,
             _current_asker,
             self.plans.knows,
+            self.heartbeat.process,
         )
         servers.pool.admission = self.gate.starts
         self.skills = Skills(

@@ -53,6 +53,7 @@ class StoreError(OSError):
     """The database is full, damaged, locked, unreachable or too new."""
 
     is_too_new = False
+    is_unconfirmed = False  # Whether the change may have been made.
 
     def __init__(self, number: int, message: str, remedy: str = "") -> None:
         super().__init__(number, message)

@@ -64,7 +64,7 @@ class Heartbeat:
         self._store.execute(bridges.delete().where(bridges.c.process == self.process))
 
     def _renew(self) -> dict[str, str]:
-        bridges = table("bridges")
+        bridges, runs = table("bridges"), table("runs")
         row = {"renewed": self._store.moment(0), "version": VERSION, "settings": ""}
         keys = {"name": self._name, "process": self.process}
         new = self._store.upsert(bridges).values(**keys, **row)
@@ -76,6 +76,7 @@ class Heartbeat:
             skew = kept.now() - (before + time.time()) / 2
             kept.execute(changed)
             kept.execute(bridges.delete().where(bridges.c.renewed < kept.now() - 86_400.0))
+            kept.execute(runs.delete().where(runs.c.began < kept.now() - 14 * 86_400.0))
             found = {row.process: row.renewed for row in kept.execute(alike)}
         problems: dict[str, str] = {}
         # It would date what all bridges read.

@@ -149,7 +149,8 @@ class ServerStore(Store):
     def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         failure = as_store_error(error)
         if ending and failure.errno == errno.ENOTCONN:
-            return StoreError(failure.errno, _UNCONFIRMED, _REMEDY)
+            failure = StoreError(failure.errno, _UNCONFIRMED, _REMEDY)
+            failure.is_unconfirmed = True
         if failure.errno == errno.ESTALE:
             databases.close(self._url)
         return failure

@@ -373,7 +373,8 @@ async def open_gate(bench: Bench, policy: str) -> AsyncIterator[tuple[Engine, Ga
     """Open an engine, and the gate of a program that names none of its servers."""
     with anyio.fail_after(60):
         async with bench.engine(recorder("log", bench.log), policy=policy) as engine:
-            watch = engine.gate.begin("f" * 32, RunRequest(code="1"), RunCaller(None, Clock()))
+            caller = RunCaller(None, Clock())
+            watch = await engine.gate.begin("f" * 32, RunRequest(code="1"), caller)
             call = engine.servers.pool.call_tool
             yield engine, Gate(Grant(servers=None, calls=10), call, watch.context)
 
