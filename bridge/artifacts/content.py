@@ -134,7 +134,7 @@ _PART = re.compile(  # A query with sorted pairs.
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A requested part of an artifact: lines if `first` is set, and bytes if not."""
+    """The lines `first` to `last` of an artifact or, if `first` is 0, a range of its bytes."""
 
     offset: int = 0
     length: int | None = None  # None for all bytes from `offset`.

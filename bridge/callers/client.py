@@ -222,8 +222,7 @@ def told(text: str, most: int = MAX_TOLD) -> str:
 
 
 class LoggedOutput:
-    """Output that waits for the next log message, with a limit for each message and for the run.
-    Pure."""
+    """A stream's output for the client's next log message, limited for each message and run."""
 
     def __init__(self) -> None:
         self._text = ""

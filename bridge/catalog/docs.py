@@ -200,7 +200,7 @@ _LINE_CHARS = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
-    """The packages and directories that programs may use."""
+    """The environment of programs, for their documentation: packages, directories and Python."""
 
     packages: tuple[str, ...] = ()  # Entries of `allow`, or words for any.
     installed: tuple[tuple[str, str], ...] = ()  # Names and versions, the best known first.

@@ -43,7 +43,7 @@ _RUN = ("profile", *_ENGINE, "memory", "pids", "cpus", "max_timeout", "guard", "
 class Command:
     """A row of the table: the command's function, and the settings that its help lists.
 
-    A group has no `handler`. A command of a group has no `panel`.
+    A group has no `handler`. `panel` is the section of the help; commands of a group have none.
     """
 
     handler: str

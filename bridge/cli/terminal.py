@@ -44,7 +44,7 @@ _RESET = "\x1b[?1047l\x1b[0m\x1b(B\x0f\x1b[?25h"
 
 
 class Person:
-    """The user at a terminal, who reads stderr and answers on stdin."""
+    """The user of any command, for questions on stderr and answers on stdin."""
 
     def __init__(self, reader: TextIO | None = None, writer: TextIO | None = None) -> None:
         self._reader = reader or sys.stdin
@@ -183,7 +183,7 @@ _LEVELS["warning"] = logging.WARNING
 
 
 class Terminal(Person):
-    """The user at a terminal, as the client of a run."""
+    """The client of a run from a terminal. Its user answers questions. Its log shows progress."""
 
     identity: Hashable = "terminal"  # A process has one terminal.
     wants_output = False  # The output comes with the result.

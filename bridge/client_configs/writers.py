@@ -73,7 +73,7 @@ class Target:
 
     Attributes:
         path: The path in discovery's form; it may be a link.
-        place: The directory at which the template starts.
+        place: The base directory of the path's template, such as the home directory.
         root: The project of a project's file; no file outside it is written.
     """
 

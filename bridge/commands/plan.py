@@ -64,7 +64,7 @@ class CredentialFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """A command's environment; `secrets` are redacted values with the names of their origins."""
+    """A command's variables and credential files. `secrets` maps values to redact to origins."""
 
     variables: Mapping[str, str] = field(repr=False)
     secrets: Mapping[str, str] = field(repr=False)

@@ -24,12 +24,12 @@ from bridge.model import OAuthHints, Source
 
 @dataclass(frozen=True, kw_only=True)
 class EntryContext:
-    """An entry's file, and the values of variables in its fields.
+    """The file, format and variables that apply to an entry's fields.
 
     Attributes:
-        source: The file, without a place in it.
-        may_open_files: Returns whether the bridge may open files that an entry of a project
-            names, given the entry's name and text. None for the user's own files.
+        source: The file, without a position in it.
+        may_open_files: Takes the name and text of a project's entry. Returns whether the bridge
+            may open the files that the entry names. None for entries of the user.
     """
 
     source: Source

@@ -229,7 +229,7 @@ class _ToolRules:
 
 @dataclass(kw_only=True, eq=False)
 class FlowState:
-    """The servers called and labels read so far, by calls and by kept things."""
+    """The servers and labels of all data read so far, from calls and from stored items."""
 
     labels: dict[str, Calls] = field(default_factory=dict)
     servers: dict[str, Calls] = field(default_factory=dict)
@@ -242,7 +242,7 @@ class FlowState:
             _add(self.labels.setdefault(label, {}), name)
 
     def add_provenance(self, name: str, provenance: Provenance) -> bool:
-        """Record that a kept thing was read, and return whether its provenance is new."""
+        """Record that a stored item was read, and return whether its provenance is new."""
         new = not self.knows(provenance)
         calls = [self.unknown] if provenance.anything else []
         calls += [self.servers.setdefault(server, {}) for server in sorted(provenance.servers)]
@@ -253,7 +253,7 @@ class FlowState:
         return new
 
     def provenance(self, run_id: str) -> Provenance | None:
-        """Return the provenance of things that a run keeps now; None if it read nothing."""
+        """Return the provenance of items that a run stores now; None if it read nothing."""
         if not (self.labels or self.servers or self.unknown):
             return None
         return Provenance(

@@ -27,7 +27,7 @@ CARD_PREFIX = "9999"
 
 @dataclass(frozen=True)
 class DetectedData:
-    """Personal data in a text."""
+    """One piece of personal data in a text, at `start:end`."""
 
     start: int
     end: int

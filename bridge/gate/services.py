@@ -219,7 +219,7 @@ class GateContext:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """One run at the gate: its caller, its owner, and its context."""
+    """A run's caller and owner, and the `GateContext` that judges and records its calls."""
 
     caller: Caller
     owner: str

@@ -72,7 +72,7 @@ def _explain_failure() -> Iterator[None]:
 
 
 class StoredSet:
-    """A package set on disk, named by a digest of `texts`. All but `tree` and `touch` block."""
+    """A package set on disk, named by a digest of its request. All but `tree` and `touch` block."""
 
     def __init__(self, directory: Path, store: Store, texts: Iterable[str]) -> None:
         self._directory = directory

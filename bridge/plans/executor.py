@@ -44,7 +44,7 @@ MAX_QUESTION = 5_500
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Time limits in seconds for a plan, and for the running call when the plan is cancelled."""
+    """Time limits in seconds: `apply` for a plan, `finish` for its running call if cancelled."""
 
     apply: float = 30 * 60.0  # The user approved all calls.
     finish: float = 5.0

@@ -39,7 +39,7 @@ MAX_ALL_CHARACTERS = 128 * 1024 * 1024  # Of all owners.
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredPlan:
-    """A plan, with the time of its expiry on the clock of the process that stores it."""
+    """A plan that expires at `until`: by the process's clock, or Unix time in a shared store."""
 
     plan: Plan
     owner: str

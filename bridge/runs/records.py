@@ -41,9 +41,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O
 
 
 class RunRecords:
-    """The records of a state directory, which several bridges may share.
+    """The record files of runs in a state directory, which several bridges may share.
 
-    `clear` redacts this machine's secrets in a program and its names.
+    `clear` redacts this machine's secrets in a program and in the names of its run and session.
     """
 
     def __init__(self, settings: Settings, clear: Callable[[Json], Json] = lambda it: it) -> None:

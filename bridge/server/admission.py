@@ -67,10 +67,10 @@ _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,62})\.[0-9a-f]{32}")
 
 
 class Replica:
-    """One of several bridges that serve HTTP as one service.
+    """The health, probes and name of one bridge among several that serve HTTP as one service.
 
-    Its probes (`/healthz`, `/readyz`, `/metrics`) need no token and contain no secret. Its name is
-    in each response and in the ids of its MCP sessions, which other replicas do not have.
+    The probes (`/healthz`, `/readyz`, `/metrics`) need no token and contain no secret. The name is
+    in each response and in the ids of MCP sessions, which no other replica can continue.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -52,7 +52,7 @@ def introduction(context: Context, clear: Callable[[str], str]) -> str:
 
 
 class SameObject:
-    """A hashable value that is equal only to another one of the same object."""
+    """An HTTP client's identity: equal only for the same connection or request object."""
 
     def __init__(self, held: object) -> None:
         self._held = held

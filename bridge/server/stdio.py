@@ -59,8 +59,8 @@ PIECE_BYTES = select.PIPE_BUF
 class StdoutMessages(ObjectSendStream[SessionMessage]):
     """A write stream for the SDK's server, over a descriptor that may block.
 
-    It cancels `over` when the client has gone; `failure` says why. A further response to the
-    `answered` request is dropped.
+    It cancels `over` when the client has gone. `failure` has the reason. The SDK's response to the
+    `answered` request is dropped, because `greet` has sent a response.
     """
 
     def __init__(self, fd: int, over: anyio.CancelScope, answered: RequestId | None = None) -> None:

@@ -33,7 +33,7 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 @dataclass(frozen=True, kw_only=True)
 class Unfinished:
-    """A file in progress, locked by its open descriptor."""
+    """A file that is being written. Its lock shows other bridges that the writer is alive."""
 
     descriptor: int
     path: Path

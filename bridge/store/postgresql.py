@@ -53,7 +53,7 @@ _BY_CLASS = {
 
 
 class ServerStore(Store):
-    """A database of a PostgreSQL server; `directory` has this bridge's unfinished files."""
+    """A store in a PostgreSQL database. Only unfinished contents are files, in `directory`."""
 
     shared = True
 

@@ -75,7 +75,7 @@ def _as_thing(one: StoredItem, content: object, size: int) -> Thing:
 
 
 class Thing(NamedTuple):
-    """A stored item.
+    """A stored item that `surplus` may evict.
 
     Attributes:
         party: The group of callers that store items together. Parties have equal shares, and so

@@ -56,7 +56,7 @@ class AuthorizationResponse:
 
 
 class Callback:
-    """Waits for one redirect of the browser with the state of `expect`."""
+    """The receiver of one browser redirect, with the OAuth `state` that `expect` has set."""
 
     def __init__(self, host: Host, port: int) -> None:
         self.port, self.notice = port, ""  # Why the bridge registers again for this login.

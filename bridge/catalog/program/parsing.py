@@ -121,11 +121,11 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Edit:
-    """A change at one node.
+    """A fix for a mistake in a program, at one syntax node.
 
-    The kind `AWAIT` awaits a call. "plain" and "bare" remove the node's `await` or `async`,
-    "asynchronous" makes a function asynchronous, and "star" unpacks a list. "value" and "answer"
-    make a `return` or a `final_answer` its value.
+    `AWAIT` inserts `await` before a call. "plain" and "bare" remove `await` or `async`.
+    "asynchronous" inserts `async` before a function, and "star" inserts `*` before a list.
+    "value" removes the word `return`, and "answer" the word `final_answer`.
     """
 
     kind: str
@@ -313,7 +313,7 @@ _CHARACTERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReadProgram:
-    """A parsed program; `read_as` has the repairs in words, or is empty."""
+    """A program, repaired if needed, with its tree or error. `read_as` describes the repairs."""
 
     code: str
     tree: ast.Module | Finding

@@ -85,7 +85,7 @@ class Scope:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """The surroundings of a node."""
+    """The position of a syntax node: its scope, loops and exception handlers."""
 
     scope: Scope
     caught: frozenset[str] = NOTHING  # Exceptions that do not end the program when raised here.

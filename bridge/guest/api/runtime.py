@@ -36,7 +36,7 @@ PUBLIC = ("MCPError", *HELPERS)
 
 
 class Runtime(Library):
-    """The helpers, bound to one run's data and channel."""
+    """The functions of `mcp.runtime`, bound to one run's servers and channel."""
 
     MCPError = MCPError
 

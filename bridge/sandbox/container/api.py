@@ -240,7 +240,7 @@ def _client(endpoint: EngineEndpoint, version: str) -> docker.APIClient:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFacts:
-    """The facts of one engine. They are claims, and may be too good."""
+    """The properties that an engine reports. It may overstate its isolation."""
 
     kind: EngineKind  # The engine that answers, whatever its socket's name.
     version: str

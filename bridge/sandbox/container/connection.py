@@ -68,7 +68,7 @@ def profile_text(purpose: Purpose) -> str:
 
 @dataclass(kw_only=True)
 class ExtraLayers:
-    """The layers that the bridge requests beyond an engine's defaults; it only removes some."""
+    """The isolation layers beyond an engine's defaults. `lacking` says why others are missing."""
 
     # The value of "seccomp=" for each purpose: the profile, or a path.
     seccomp: dict[Purpose, str] = field(default_factory=dict)
