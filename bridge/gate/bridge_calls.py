@@ -12,11 +12,7 @@ from functools import partial
 
 import anyio
 
-from bridge.errors import (
-    ApprovalNeededError,
-    BridgeError,
-    RefusedError,
-)
+from bridge.errors import ApprovalNeededError, BridgeError, RefusedError
 from bridge.event_loop import offload
 from bridge.gate.journal import OWN, Outcome
 from bridge.gate.pipeline import Gate, PendingCall, denial

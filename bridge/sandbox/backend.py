@@ -189,7 +189,8 @@ def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:
     """Return the limits that the guest must set, because the backend does not."""
     wanted: dict[str, int] = {}
     if not {"memory-limit", "memory-watch"} & set(isolation.layers):
-        wanted["data_bytes"] = limits.memory_bytes
+        # Half more: the limit also counts memory that is not used yet, such as threads' stacks.
+        wanted["data_bytes"] = limits.memory_bytes * 3 // 2
     if "pids-limit" not in isolation.layers:
         # The kernel counts processes per user id, which several sandboxes share.
         wanted["processes"] = limits.pids * 4

@@ -12,14 +12,7 @@ from tests.clients.client import MORE, Client
 from tests.clients.every import CLIENTS
 from tests.clients.exchange import SERVERS, Exchange, play
 from tests.clients.model import program
-from tests.clients.probes import (
-    NEEDLE,
-    SAID,
-    STEPS,
-    STRUCTURED_STEPS,
-    observe,
-    told,
-)
+from tests.clients.probes import NEEDLE, SAID, STEPS, STRUCTURED_STEPS, observe, told
 from tests.clients.table import PAGE, row, rows
 from tests.clients.wires import Received
 

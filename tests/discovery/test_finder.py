@@ -11,12 +11,7 @@ import pytest
 
 from bridge.discovery.documents import MAX_FILE_BYTES
 from bridge.discovery.files import MAX_PROJECT_FILE_BYTES
-from bridge.discovery.finder import (
-    Discovery,
-    DiscoveryContext,
-    discover,
-    survey,
-)
+from bridge.discovery.finder import Discovery, DiscoveryContext, discover, survey
 from bridge.discovery.parser import MAX_SERVERS
 from tests.discovery.writing import write
 

@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import CURSOR, GENERIC, Dialect, Format
-from bridge.discovery.parser import (
-    MAX_SERVERS,
-    MAX_WARNINGS_PER_FILE,
-)
+from bridge.discovery.parser import MAX_SERVERS, MAX_WARNINGS_PER_FILE
 from bridge.upstream.token_store import key_of
 from tests.discovery.parsing import Found, Origin, parse_config
 

@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.locations import (
-    DiscoveryContext,
-    Places,
-    fill,
-    find_project,
-    path_variables,
-)
+from bridge.discovery.locations import DiscoveryContext, Places, fill, find_project, path_variables
 
 
 def places(home: Path, cwd: Path, **changes: object) -> Places:

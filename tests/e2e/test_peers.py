@@ -9,14 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.e2e.rig import (
-    BRIDGE,
-    PATIENCE_SECONDS,
-    REPOSITORY,
-    SCRIPTS,
-    User,
-    engines,
-)
+from tests.e2e.rig import BRIDGE, PATIENCE_SECONDS, REPOSITORY, SCRIPTS, User, engines
 
 PEERS = REPOSITORY / "tests" / "node" / "node_modules"
 NODE = SCRIPTS / "node"

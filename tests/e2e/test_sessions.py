@@ -7,12 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.e2e.rig import (
-    PATIENCE_SECONDS,
-    User,
-    document_of,
-    text_of,
-)
+from tests.e2e.rig import PATIENCE_SECONDS, User, document_of, text_of
 from tests.waiting import until, until_exists
 
 TWO_SERVERS = """

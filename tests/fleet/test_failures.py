@@ -18,10 +18,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from bridge.errors import (
-    BridgeError,
-    SandboxLostError,
-)
+from bridge.errors import BridgeError, SandboxLostError
 from bridge.sandbox.backend import Sandbox
 from scripts.fleet.cluster import Cluster, Node
 from tests.contract.programs import BUSY, ECHO, FOREVER, read_exactly, spec

@@ -12,12 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import (
-    ApprovalNeededError,
-    AuditError,
-    CallDeniedError,
-    LibraryError,
-)
+from bridge.errors import ApprovalNeededError, AuditError, CallDeniedError, LibraryError
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.journal import Journals, Replay, RunJournal

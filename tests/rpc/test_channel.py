@@ -5,16 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from bridge.guest.protocol.wire import (
-    Call,
-    Done,
-    Output,
-    Reply,
-    Run,
-    Shown,
-    WireError,
-    encode,
-)
+from bridge.guest.protocol.wire import Call, Done, Output, Reply, Run, Shown, WireError, encode
 from bridge.rpc.channel import MAX_SHORT_BYTES, WRITE_BYTES, Channel
 
 

@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.rpc.values import (
-    call_parts,
-    prompt_value,
-    resource_value,
-    shape_value,
-    tool_error,
-)
+from bridge.rpc.values import call_parts, prompt_value, resource_value, shape_value, tool_error
 
 
 def _text(text: str) -> dict[str, Any]:

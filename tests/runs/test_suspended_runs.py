@@ -11,12 +11,7 @@ import pytest
 
 from bridge.errors import CannotAskError, InvalidRequestError
 from bridge.model import Json, RunResult
-from bridge.runs.suspended_runs import (
-    MAX_WAITING,
-    SuspendedRun,
-    SuspendedRuns,
-    Waiting,
-)
+from bridge.runs.suspended_runs import MAX_WAITING, SuspendedRun, SuspendedRuns, Waiting
 from tests.raised import raises_code
 from tests.waiting import PATIENCE_SECONDS, until
 

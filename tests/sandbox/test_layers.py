@@ -153,7 +153,7 @@ def test_the_guest_limits_itself_only_where_the_engine_does_not() -> None:
     assert guest_limits(strong, limits) == {}
     watched = Isolation(backend="x", layers=("memory-watch", "pids-limit", "ulimits"))
     assert guest_limits(watched, limits) == {}
-    missing = {"data_bytes": 100, "processes": 40, "open_files": 20}
+    missing = {"data_bytes": 150, "processes": 40, "open_files": 20}
     assert guest_limits(Isolation(backend="x"), limits) == missing
 
 

@@ -52,14 +52,14 @@ def test_memories_are_a_persistent_dict(tmp_path: Path, steps: Any, number: int)
             assert mine.delete(key) == (model.pop(key, KEYS) is not KEYS)
         else:
             mine = Memories(store_at(folder), "me")
-        held = {one.key: one.value for one in mine.all() if isinstance(one, Memory)}
-        assert held == model
+        assert {one.key: one.value for one in mine.all() if isinstance(one, Memory)} == model
     assert other.all() == []
     for key, value in model.items():
         found = mine.get(key)
         assert found is not None
         assert found.value == value
         assert mine.delete(key)
+    store_at(folder).close()
 
 
 def test_metadata_and_the_first_moment_stay_unless_new_ones_are_given(tmp_path: Path) -> None:

@@ -17,12 +17,7 @@ from bridge.render.structured import structured_command
 from bridge.render.text import compact_command
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.server.tools import (
-    COMMAND_OUTPUT_SCHEMA,
-    command_result,
-    command_tool,
-    parse_command,
-)
+from bridge.server.tools import COMMAND_OUTPUT_SCHEMA, command_result, command_tool, parse_command
 from bridge.settings.commands import parse_commands
 from tests.commands.command_rig import Place, place
 from tests.engine_rig import ListFinder, engine_on

@@ -20,13 +20,7 @@ from bridge.errors import InvalidRequestError
 from bridge.model import RunRequest
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.server.tools import (
-    MAX_TEXT_CHARS,
-    SearchRequest,
-    hit_lines,
-    parse_search,
-    search_tool,
-)
+from bridge.server.tools import MAX_TEXT_CHARS, SearchRequest, hit_lines, parse_search, search_tool
 from tests.engine_rig import WORKSHOP, ListFinder, workshop
 from tests.record import record_of, text_of
 from tests.waiting import PATIENCE_SECONDS, until

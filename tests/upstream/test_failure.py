@@ -12,11 +12,7 @@ import pytest
 from mcp import MCPError
 from mcp.shared._httpx_utils import next_request_within_origin
 
-from bridge.errors import (
-    LoginRequiredError,
-    ServerStartError,
-    ToolCallError,
-)
+from bridge.errors import LoginRequiredError, ServerStartError, ToolCallError
 from bridge.model import ServerSpec, Source
 from bridge.upstream.failure import (
     call_error,

@@ -11,12 +11,7 @@ from typing import Any, Literal
 import anyio
 import pytest
 
-from bridge.errors import (
-    CallTimeoutError,
-    LoginRequiredError,
-    ToolCallError,
-    UpstreamError,
-)
+from bridge.errors import CallTimeoutError, LoginRequiredError, ToolCallError, UpstreamError
 from bridge.gate.journal import Outcome, outcome_after
 from bridge.model import Transport
 from bridge.upstream.connection import Connection

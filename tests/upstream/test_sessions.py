@@ -14,12 +14,7 @@ from functools import partial
 import anyio
 import pytest
 
-from bridge.errors import (
-    BridgeError,
-    CallTimeoutError,
-    ServerStartError,
-    ToolCallError,
-)
+from bridge.errors import BridgeError, CallTimeoutError, ServerStartError, ToolCallError
 from bridge.model import Json, ProtocolMode, ServerSettings
 from bridge.upstream import connection, listing
 from bridge.upstream import server as session

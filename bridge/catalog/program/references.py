@@ -16,14 +16,7 @@ from functools import cached_property
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.program.survey import Context, Survey, last_name
-from bridge.catalog.program.symbols import (
-    BY_NAME,
-    HELPERS,
-    Helper,
-    Kind,
-    Symbol,
-    SymbolResolver,
-)
+from bridge.catalog.program.symbols import BY_NAME, HELPERS, Helper, Kind, Symbol, SymbolResolver
 from bridge.guest.protocol.helpers import OWN_GLOBALS
 from bridge.guest.protocol.placeholders import WHOLE
 from bridge.guest.schema.binding import Parameters

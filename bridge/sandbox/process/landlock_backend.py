@@ -24,12 +24,7 @@ from bridge.model import Isolation, Json
 from bridge.sandbox.backend import LaunchSpec, LayerReport
 from bridge.sandbox.process import host, landlock, libseccomp
 from bridge.sandbox.process.base import WEAKER_DISK, Findings, RunDirectory, UnnamespacedBackend
-from bridge.sandbox.process.command import (
-    ProcessSurroundings,
-    add_limits,
-    device_rules,
-    rlimits,
-)
+from bridge.sandbox.process.command import ProcessSurroundings, add_limits, device_rules, rlimits
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.landlock import LandlockRule
 from bridge.sandbox.syscalls import SyscallRefusal, refuse_datagrams, refuse_unless

@@ -7,13 +7,7 @@ import zlib
 
 import pytest
 
-from bridge.runs.collect.picture_formats import (
-    MAX_CHUNKS,
-    MAX_SIDE,
-    Picture,
-    examine,
-    repair_png,
-)
+from bridge.runs.collect.picture_formats import MAX_CHUNKS, MAX_SIDE, Picture, examine, repair_png
 from tests.png import chunk, write_png
 
 PNG = write_png(5, 4, lambda x, y: (x, y, 0))
