@@ -325,6 +325,7 @@ _SIGNATURES: Mapping[str, Callable[..., Any]] = {"serve": _serve, "run": _run}
 ABOUT = "One MCP tool, run_python, in front of all your MCP servers."
 SETTINGS_PANEL = "Settings"
 
+
 def width() -> int:
     return min(terminal_width() or 80, 100)
 
