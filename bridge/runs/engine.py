@@ -76,7 +76,7 @@ OpenSandbox = Callable[[bool], AbstractAsyncContextManager[tuple[PreparedRun, Ru
 """A context that holds a run's sandbox; its argument asks for a new one after a dead one."""
 
 
-class Engine:
+class Engine(Parts):
     """An engine that runs programs while it is `opened`."""
 
     def __init__(
@@ -120,16 +120,7 @@ class Engine:
         self.guide = GuestGuide(servers, settings, self.skills.index)
         self.commands = Commands(settings, audit_of=self.gate.audit_of, queue=self.queue)
         self.plan_executor = PlanExecutor(servers, self.gate, self.plans)
-        self._parts = parts = Parts(
-            servers=servers,
-            guide=self.guide,
-            skills=self.skills,
-            artifacts=self.artifacts,
-            packages=self.packages,
-            sandboxes=self.sandboxes,
-            plans=self.plans,
-        )
-        self._admission = Admission(settings, parts, self.sessions, self.gate)
+        self._admission = Admission(self)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Engine]:
@@ -226,7 +217,7 @@ class Engine:
                             # 6. Start: one `run` frame. 7. Serve its calls through the gate;
                             # collect what it writes. 8. Conclude: the verdict, the audit log's
                             # last record, the result.
-                            result = await execute(self._parts, run, tools, reserved)
+                            result = await execute(self, run, tools, reserved)
                     break
                 except NotStartedError as error:
                     if again:
