@@ -11,7 +11,7 @@ import codecs
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import anyio.lowlevel
 from anyio import to_thread
@@ -304,6 +304,7 @@ AT_ONCE_BYTES = 256 * 1024
 """Bytes that are searched for secrets before other tasks run; this takes some milliseconds."""
 
 
+@dataclass(eq=False, repr=False)
 class Collector:
     """Collects one run's frames. Used once.
 
@@ -316,41 +317,33 @@ class Collector:
         collecting: Whether files arrive, which is after the program's end.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        *,
-        caller: RunCaller | None = None,
-        artifacts: RunArtifacts | None = None,
-        clear: Redact | None = None,
-        state: StateParts | None = None,
-    ) -> None:
-        self._caller = caller
-        self._limits = limits
-        self._artifacts = artifacts
-        self._clear = clear or Redactor({})
-        self._state = state
-        # Most runs need one of these at most.
-        self._streams: Streams | None = None
-        self._shown: ShownItems | None = None
-        self._files: FilesOut | None = None
-        self.collecting = False
+    limits: Limits
+    _: KW_ONLY
+    caller: RunCaller | None = None
+    artifacts: RunArtifacts | None = None
+    clear: Redact = field(default_factory=lambda: Redactor({}))
+    state: StateParts | None = None
+    # Most runs need one of these at most.
+    _streams: Streams | None = None
+    _shown: ShownItems | None = None
+    _files: FilesOut | None = None
+    collecting: bool = False
 
     async def add(self, frame: Output | Shown | Progress | State | File) -> None:
-        limits, artifacts, clear = self._limits, self._artifacts, self._clear
+        limits, artifacts, clear = self.limits, self.artifacts, self.clear
         match frame:
             case Output():
-                self._streams = self._streams or Streams(limits, self._caller, artifacts, clear)
+                self._streams = self._streams or Streams(limits, self.caller, artifacts, clear)
                 await self._streams.add(frame)
             case Shown():
                 self._shown = self._shown or ShownItems(limits, artifacts, clear)
                 await self._shown.add(frame)
             case Progress():
-                if self._caller is not None:
-                    await self._caller.advance(frame.done, frame.total, frame.message)
+                if self.caller is not None:
+                    await self.caller.advance(frame.done, frame.total, frame.message)
             case State():
-                if self._state is not None:
-                    self._state.add(frame)
+                if self.state is not None:
+                    self.state.add(frame)
             case File():
                 self.collecting = True
                 self._files = self._files or FilesOut(limits, artifacts, clear)
