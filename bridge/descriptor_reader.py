@@ -68,6 +68,10 @@ class Reader:
                 data = await self._wait()
         return data
 
+    def unread(self, data: bytes) -> None:
+        """Have the next `read` return these bytes."""
+        self._kept = data or None
+
     def close(self) -> None:
         """Unregister the descriptor. A waiting `read` tries again, then raises. Idempotent."""
         self._closed = True

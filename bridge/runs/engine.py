@@ -76,38 +76,73 @@ OpenSandbox = Callable[[bool], AbstractAsyncContextManager[tuple[PreparedRun, Ru
 """A context that holds a run's sandbox; its argument asks for a new one after a dead one."""
 
 
-class Engine(Parts):
-    """An engine that runs programs while it is `opened`."""
+class SharedParts:
+    """The parts of a bridge that the engines of all its clients use."""
 
     def __init__(
-        self,
-        settings: Settings,
-        servers: Servers,
-        choose_backend: Callable[[Settings], Awaitable[Backend]],
+        self, settings: Settings, choose_backend: Callable[[Settings], Awaitable[Backend]]
     ) -> None:
         self.settings = settings
-        self.servers = servers
+        self.store = store_of(settings)
         self.sandboxes = Sandboxes(settings, choose_backend)
         self.packages = Packages(settings, self.sandboxes)
         permanent = self.sandboxes.reserve_permanent
         self.sessions = Sessions(
-            settings, permanent, store_of(settings), self.packages.resolve, save_state
+            settings, permanent, self.store, self.packages.resolve, save_state
         )
         self.queue = _run_queue(settings, self.sandboxes)
+        self.running_runs = RunningRuns(settings.replica)
+        self.heartbeat = Heartbeat(self.store, settings.replica)
+        self.artifacts = store_for(settings)
+        self.plans = Plans(self.store)
+        self.audit = audit_log(settings)
+        self.connections = Connections()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[SharedParts]:
+        """Open the parts; leaving ends every sandbox and every server."""
+        # All hold task groups, so they are entered here, in the task that will leave them, and
+        # not when a run first needs them. Entering starts neither a server nor a sandbox.
+        async with AsyncExitStack() as stack:
+            stack.callback(self.store.close)
+            with suppress(OSError):
+                # `purge` removes no directory that is in use.
+                stack.enter_context(in_use(self.settings.state_dir))
+                make_directory(sockets := runtime_dir(self.settings))
+                stack.enter_context(in_use(sockets))
+            stack.callback(self.audit.close)
+            for part in (
+                self.connections,
+                self.sandboxes.opened(),
+                self.sessions.opened(),
+                background_task(self.artifacts.tidy_periodically),
+                background_task(self.heartbeat.beat),
+            ):
+                await stack.enter_async_context(part)
+            yield self
+
+
+class Engine(Parts):
+    """An engine that runs the programs of one client while it is `opened`."""
+
+    def __init__(self, settings: Settings, servers: Servers, shared: SharedParts) -> None:
+        self.settings = settings
+        self.servers = servers
+        self.sandboxes, self.packages = shared.sandboxes, shared.packages
+        self.sessions, self.queue = shared.sessions, shared.queue
+        self.running_runs, self.heartbeat = shared.running_runs, shared.heartbeat
+        self.artifacts, self.plans = shared.artifacts, shared.plans
         # Runs that wait for a user take at most half of the slots.
         asking = min(MAX_WAITING, max(1, self.queue.slots // 2))
         self.suspended = SuspendedRuns(asking, settings.replica)
-        self.running_runs = RunningRuns(settings.replica)
-        self.heartbeat = Heartbeat(store_of(settings), settings.replica)
-        self.artifacts = store_for(settings)
         self.records = RunRecords(settings, partial(clear_value, redactor=servers.secrets.redactor))
-        self.plans = Plans(store_of(settings))
         self.gate = GateServices(
             settings,
             servers,
             servers.secrets.redactor,
             _current_asker,
             self.plans.knows,
+            shared.audit,
             self.heartbeat.process,
         )
         servers.pool.admission = self.gate.starts
@@ -124,20 +159,13 @@ class Engine(Parts):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Engine]:
-        """Open all parts; leaving ends every sandbox and every server that it started."""
-        # All hold task groups, so they are entered here, in the task that will leave them, and
-        # not when a run first needs them. Entering starts neither a server nor a sandbox.
+        """Open the client's own parts; leaving ends its runs."""
         async with AsyncExitStack() as stack:
-            stack.callback(self.gate.audit.close)
             for part in (
                 self.gate.ongoing_calls.open(),
                 self.servers,
                 self.commands,
-                self.sandboxes.opened(),
-                self.sessions.opened(),
                 self.suspended.opened(),
-                background_task(self.artifacts.tidy_periodically),
-                background_task(self.heartbeat.beat),
             ):
                 await stack.enter_async_context(part)
             yield self
@@ -441,15 +469,18 @@ async def open_engine(
     cwd: str | None = None,
     eager: bool = True,
     patient: bool = False,
+    shared: SharedParts | None = None,
 ) -> AsyncIterator[Engine]:
     """Open an engine on the user's own servers.
 
     Args:
+        shared: The opened parts of a bridge with several clients; by default the engine's own.
         finder: Finds servers; by default in the clients' configuration files.
         cwd: The project's directory; by default the current one.
         eager: Whether to wait until the configuration is read; see `Servers`.
         patient: Whether runs wait for a server that is being installed.
     """
+    context = context_for(settings, cwd)
     secrets = Secrets(settings.environ, settings.secret_names)
     logins = Logins(settings.state_dir / "logins", on_tokens=secrets.login)
     pool = Pool(
@@ -460,13 +491,13 @@ async def open_engine(
         start_timeout=settings.start_timeout,
         start_patience=settings.start_patience,
         patient=patient,
+        cwd=str(context.cwd),
         logins=logins,
         roots=settings.roots,
         server_settings=settings.server_settings,
     )
     pool.containers = ServerContainers(settings)
     consents = consents_of(settings)
-    context = context_for(settings, cwd)
     where = finder or ConfigFinder(context, consents)
     store = store_of(settings)
     servers = Servers(
@@ -479,15 +510,11 @@ async def open_engine(
         consents=consents,
         offer_login=LoginOffers(logins.store).offer,
     )
-    try:
-        async with AsyncExitStack() as stack:
-            with suppress(OSError):
-                # `purge` removes no directory that is in use.
-                stack.enter_context(in_use(settings.state_dir))
-                make_directory(sockets := runtime_dir(settings))
-                stack.enter_context(in_use(sockets))
-            stack.enter_context(clear_logs(secrets.redactor))
-            engine = Engine(settings, servers, choose_backend)
-            yield await stack.enter_async_context(engine.opened())
-    finally:
-        store.close()
+    async with AsyncExitStack() as stack:
+        if shared is None:
+            shared = SharedParts(settings, choose_backend)
+            await stack.enter_async_context(shared.opened())
+        pool.connections = shared.connections
+        stack.enter_context(clear_logs(secrets.redactor))
+        engine = Engine(settings, servers, shared)
+        yield await stack.enter_async_context(engine.opened())

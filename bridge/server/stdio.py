@@ -12,11 +12,11 @@ import os
 import select
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -27,15 +27,15 @@ from mcp.types import (
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
+    JSONRPCRequest,
     JSONRPCResponse,
     jsonrpc_message_adapter,
 )
-from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR, RequestId
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, RequestId
 from pydantic import ValidationError
 
 from bridge.descriptor_reader import Reader
 from bridge.event_loop import LARGE, offload
-from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.upstream.framing import (
     MAX_VALUES,
     PREVIEW_CHARACTERS,
@@ -56,17 +56,37 @@ PIECE_BYTES = select.PIPE_BUF
 """Written at once: a writable pipe takes this much without blocking."""
 
 
+class Witness:
+    """Follows a client's messages. This one does nothing; a background bridge tells a front."""
+
+    def note_line(self, line: bytes | OversizeLine, message: JSONRPCMessage | None) -> None:
+        """Note that a line of the client was taken, before its message is handled."""
+
+    def note_writing(self, *, long: bool) -> None:
+        """Note that a long message is being written, or has been."""
+
+    def note_response(self, number: RequestId | None) -> None:
+        """Note that a request's response was written."""
+
+
 class StdoutMessages(ObjectSendStream[SessionMessage]):
     """A write stream for the SDK's server, over a descriptor that may block.
 
-    It cancels `over` when the client has gone. `failure` has the reason. The SDK's response to the
-    `answered` request is dropped, because `greet` has sent a response.
+    It cancels `over` when the client has gone. `failure` has the reason. Responses to `answered`
+    requests are dropped, because an earlier bridge has sent them.
     """
 
-    def __init__(self, fd: int, over: anyio.CancelScope, answered: RequestId | None = None) -> None:
+    def __init__(
+        self,
+        fd: int,
+        over: anyio.CancelScope,
+        witness: Witness | None = None,
+        answered: Collection[RequestId] = (),
+    ) -> None:
         self._fd = fd
         self._over = over
-        self._answered = answered
+        self._witness = witness or Witness()
+        self._answered = set(answered)
         # There is usually one writer, and then nothing to wait for.
         self._lock = anyio.Lock(fast_acquire=True)
         self._rest = memoryview(b"")
@@ -77,15 +97,29 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         """Write one message; if cancelled, write the rest of it before the next message."""
         message = item.message
         answers = message.id if isinstance(message, JSONRPCResponse | JSONRPCError) else None
-        if self._answered is not None and answers == self._answered:
-            self._answered = None
-            if isinstance(message, JSONRPCError):
-                logger.error("an answered request is refused: %s", message.error.message)
+        if answers in self._answered:
+            self._answered.discard(answers)
             return
         async with self._lock:
             await self._write_rest()
             self._rest = memoryview(encode(message).encode() + b"\n")
+            # A pipe takes a short message whole.
+            long = len(self._rest) > PIECE_BYTES
+            if long:
+                self._witness.note_writing(long=True)
             await self._write_rest()
+            if long:
+                self._witness.note_writing(long=False)
+            if answers is not None:
+                self._witness.note_response(answers)
+
+    async def resume(self, session: Resumed) -> None:
+        """End a message that was written in part, and answer the requests of a lost bridge."""
+        if session.torn:
+            self._rest = memoryview(b"\n")
+        for number, why in session.open.items():
+            error = ErrorData(code=INTERNAL_ERROR, message=why)
+            await self.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error)))
 
     async def _write_rest(self) -> None:
         written = 0
@@ -210,15 +244,22 @@ def _refusal(found: JSONRPCError, code: int, problem: str) -> MessageRefusal:
 class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
     """A read stream for the SDK's server, over a descriptor that may block. One task reads.
 
-    It begins with the bytes that were `read` before, and answers unreadable requests.
+    It begins with the lines that an earlier bridge has `taken`, and answers unreadable requests.
     """
 
-    def __init__(self, fd: int, writer: StdoutMessages, read: bytes = b"") -> None:
-        self._fd = fd
+    def __init__(
+        self,
+        source: InputReader,
+        writer: StdoutMessages,
+        witness: Witness | None = None,
+        taken: Iterable[bytes] = (),
+    ) -> None:
+        self._reader = source
         self._writer = writer
+        self._witness = witness or Witness()
         self._framer = LineFramer(MAX_MESSAGE_BYTES)
-        self._lines: deque[bytes | OversizeLine] = deque(self._framer.feed(read))
-        self._reader = Reader(fd, self._read_now)
+        self._lines: deque[bytes | OversizeLine] = deque(taken)
+        self._known = len(self._lines)
         self._ended = False
 
     async def receive(self) -> SessionMessage | Exception:
@@ -227,7 +268,12 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
                 if len(self._lines) > 1:
                     # Many lines arrived at once, and their handlers need turns.
                     await anyio.lowlevel.checkpoint()
-                message = await self._read(self._lines.popleft())
+                line = self._lines.popleft()
+                message = await self._read(line)
+                if self._known:
+                    self._known -= 1
+                else:
+                    self._witness.note_line(line, message)
                 if message is not None:
                     return SessionMessage(message)
             if self._ended:
@@ -258,30 +304,77 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
             case message:
                 return message
 
-    def _read_now(self) -> bytes | None:
-        """Return the available bytes, even of a descriptor that may block; None for none yet.
-
-        Regular files and the null device, which no event loop can watch, are always readable.
-        """
-        if not select.select((self._fd,), (), (), 0)[0]:
-            return None
-        with suppress(BlockingIOError):
-            return os.read(self._fd, 64 * 1024)  # The capacity of a pipe.
-        return None
-
     async def aclose(self) -> None:
         self._ended = True
         self._reader.close()
         self._lines.clear()
 
 
-async def serve_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> None:
-    """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
-    options = server.create_initialization_options()
+class InputReader(Protocol):
+    """A source of a client's bytes, as `Reader`."""
+
+    async def read(self) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+def read_available(fd: int) -> bytes | None:
+    """Return the available bytes, even of a descriptor that may block; None for none yet.
+
+    Regular files and the null device, which no event loop can watch, are always readable.
+    """
+    if not select.select((fd,), (), (), 0)[0]:
+        return None
+    with suppress(BlockingIOError):
+        return os.read(fd, 64 * 1024)  # The capacity of a pipe.
+    return None
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A client's session that another bridge has begun.
+
+    Attributes:
+        lines: The client's lines that set up the session.
+        open: The unanswered requests, and why their responses are lost.
+        torn: Whether a message was written in part.
+    """
+
+    lines: Sequence[bytes] = ()
+    open: Mapping[RequestId, str] = field(default_factory=dict)
+    torn: bool = False
+
+
+async def serve_client(
+    server: Server[Any],
+    source: InputReader,
+    out: int,
+    witness: Witness | None = None,
+    resumed: Resumed = Resumed(),
+) -> None:
+    """Serve an MCP server to one client until its input ends."""
     over = anyio.CancelScope()
-    with claimed(1) as out, claimed(0) as into:
-        writer = StdoutMessages(out, over, greeting.answered)
-        with over:
-            await server.run(StdinMessages(into, writer, greeting.read), writer, options)
+    answered = [
+        message.id
+        for line in resumed.lines
+        if isinstance(message := decode_line(line), JSONRPCRequest)
+    ]
+    writer = StdoutMessages(out, over, witness, answered)
+    reader = StdinMessages(source, writer, witness, resumed.lines)
+    with over:
+        await writer.resume(resumed)
+        await server.run(reader, writer, server.create_initialization_options())
     if writer.failure is not None:
         raise writer.failure
+
+
+async def serve_stdio(server: Server[Any], resumed: Resumed = Resumed(), read: bytes = b"") -> None:
+    """Serve an MCP server to one client on stdin and stdout until it closes stdin.
+
+    Args:
+        read: What was read from stdin before.
+    """
+    with claimed(1) as out, claimed(0) as into:
+        reader = Reader(into, partial(read_available, into))
+        reader.unread(read)
+        await serve_client(server, reader, out, resumed=resumed)

@@ -1,0 +1,198 @@
+"""The background bridge: serves all clients of a user, each with an engine of its own.
+
+A client's front sends the client's input over a Unix socket, and passes the descriptor of its
+output. The engines share sandboxes, sessions, the store and the servers' processes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from bridge.atomic_files import replace_file
+from bridge.background.link import Link
+from bridge.background.place import Place, places, process_start
+from bridge.cli.line import simple_invocation
+from bridge.cli.serve import serve_view
+from bridge.errors import BridgeError, ChannelClosedError
+from bridge.event_loop import background_tasks, utc_text
+from bridge.gate.audit.reading import about
+from bridge.runs.engine import SharedParts
+from bridge.server.stdio import Resumed
+from bridge.settings import Settings, load
+
+logger = logging.getLogger(__name__)
+
+HELLO_SECONDS = 5.0  # For a front's first message.
+
+IDLE_SECONDS = 30 * 60.0  # Until a bridge without clients, runs and sessions ends.
+
+
+class Host:
+    """Serves fronts until it is told to end, or nobody uses it."""
+
+    def __init__(self, settings: Settings, place: Place, lock: int, parts: SharedParts) -> None:
+        self._settings = settings
+        self._place = place
+        self._lock = lock
+        self._parts = parts
+        self._clients: dict[Link, dict[str, Any]] = {}
+        self._used_at = time.monotonic()
+        self.ending = anyio.Event()
+
+    async def serve(self) -> None:
+        """Accept fronts until `ending`; then let runs end, and end all clients."""
+        async with background_tasks() as tasks:
+            with self._listening() as listener:
+                tasks.start_soon(self._end_when_unused)
+                async with background_tasks() as accepting:
+                    accepting.start_soon(self._accept, listener, tasks)
+                    await self.ending.wait()
+            if self._clients:
+                await self._parts.running_runs.drain(self._settings.drain_seconds)
+
+    @contextmanager
+    def _listening(self) -> Iterator[socket.socket]:
+        """Listen at the place and keep a record there; at the end another bridge may take it."""
+        place = self._place
+        with suppress(FileNotFoundError):
+            Path(place.socket).unlink()
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            mask = os.umask(0o177)
+            try:
+                listener.bind(place.socket)
+            finally:
+                os.umask(mask)
+            listener.listen(socket.SOMAXCONN)
+            listener.setblocking(False)
+            record = {
+                "pid": os.getpid(),
+                "start": process_start(os.getpid()),
+                "since": utc_text(time.time()),
+                "state": str(self._settings.state_dir),
+            }
+            replace_file(Path(place.record), json.dumps(record).encode())
+            yield listener
+        finally:
+            for path in (place.socket, place.record):
+                with suppress(OSError):
+                    Path(path).unlink()
+            listener.close()
+            os.close(self._lock)
+
+    async def _accept(self, listener: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
+        while True:
+            await anyio.wait_readable(listener)
+            with suppress(OSError):
+                connection, _ = listener.accept()
+                tasks.start_soon(self._handle, connection)
+
+    async def _handle(self, connection: socket.socket) -> None:
+        link = Link(connection)
+        descriptors: list[int] = []
+        try:
+            with anyio.fail_after(HELLO_SECONDS):
+                said, descriptors = await link.hello()
+            if said.get("identity") not in (None, self._place.identity):
+                link.tell(refused="the bridge in its place has other settings")
+            elif "serve" in said:
+                await self._serve_client(link, said, descriptors[0])
+            else:
+                link.tell(**self._report())
+                if said.get("stop"):
+                    self.ending.set()
+        except (ChannelClosedError, TimeoutError, OSError, ValueError) as error:
+            logger.info("a front has gone: %s", error)
+        except Exception:
+            # The boundary of one client: its errors must not end the others.
+            logger.exception("serving a client failed")
+        finally:
+            self._clients.pop(link, None)
+            self._used_at = time.monotonic()
+            link.close()
+            connection.close()
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    async def _serve_client(self, link: Link, said: Mapping[str, Any], out: int) -> None:
+        invocation = simple_invocation(said["words"])
+        try:
+            assert invocation is not None
+            settings = load(invocation.flags, said["environ"])
+        except BridgeError as error:
+            # A bridge of its own explains the mistake to the client.
+            link.tell(refused=error.message)
+            return
+        self._clients[link] = {"cwd": said["cwd"], "since": utc_text(time.time())}
+        link.tell(pid=os.getpid())
+        resumed = await anyio.to_thread.run_sync(_resumed, said["serve"], settings)
+        await serve_view(settings, said["cwd"], self._parts, link, out, link, resumed)
+        link.tell(status=0)
+
+    def _report(self) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "clients": list(self._clients.values()),
+            "runs": self._parts.running_runs.count,
+            "servers": self._parts.connections.report(),
+        }
+
+    async def _end_when_unused(self) -> None:
+        while not self._is_unused():
+            await anyio.sleep(1.0)
+        self.ending.set()
+
+    def _is_unused(self) -> bool:
+        if self._clients:
+            return False
+        if time.monotonic() - self._used_at < (1.0 if self._is_superseded() else IDLE_SECONDS):
+            return False
+        return not (self._parts.running_runs.count or self._parts.sessions.count)
+
+    def _is_superseded(self) -> bool:
+        """Whether a later bridge has the same state directory: an upgrade, or other settings."""
+        own = self._place.read_record()
+        others = (each.read_record() for each in places(self._place.directory))
+        return any(
+            each.get("state") == own.get("state") and each.get("since", "") > own.get("since", "")
+            for each in others
+        )
+
+
+def _resumed(said: Mapping[str, Any], settings: Settings) -> Resumed:
+    """Return the session that a front continues, with what open requests had sent."""
+    return Resumed(
+        lines=[line.encode() for line in said["lines"]],
+        open={json.loads(number): _fate(run, settings) for number, run in said["open"]},
+        torn=said["torn"],
+    )
+
+
+def _fate(run: str, settings: Settings) -> str:
+    """Return an error for a request whose bridge ended before it had answered."""
+    text = "The background bridge ended before it had answered."
+    if not run:
+        return f"{text} Nothing is known of a run of this request; make it again."
+    records: Sequence[Mapping[str, Any]] = ()
+    with suppress(OSError, BridgeError):
+        records = about(settings.state_dir / "audit", run)
+    ends = {each.get("call"): each.get("outcome") for each in records if each["kind"] == "outcome"}
+    sent = Counter(
+        f"{each.get('server')}.{each.get('tool')} ({ends.get(each.get('call')) or 'no answer'})"
+        for each in records
+        if each["kind"] == "call"
+    )
+    calls = ", ".join(f"{call} × {n}" if n > 1 else call for call, n in sent.items())
+    return f"{text} Run {run} had sent {calls or 'no call'}. Check before you make it again."

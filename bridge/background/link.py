@@ -1,0 +1,118 @@
+"""A background bridge's end of the socket of a front."""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import suppress
+from typing import Any
+
+import anyio
+from mcp.types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest
+from mcp_types.jsonrpc import RequestId
+
+from bridge.descriptor_reader import READ_BYTES, Reader
+from bridge.errors import ChannelClosedError
+from bridge.server.stdio import Witness
+from bridge.upstream.framing import OversizeLine
+
+MAX_HELLO_BYTES = 8 * 1024 * 1024  # Of a front's first message: its environment, and a session.
+
+_SET_UP = ("initialize", "notifications/initialized", "logging/setLevel")
+"""Methods whose last message sets up a client's session."""
+
+
+class Link(Witness):
+    """Reads the frames with a client's input, and tells its front what has become of it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._buffer = bytearray()
+        self._left = 0  # Bytes of the frame that is being read.
+        self._ended = False
+        self._unsent = bytearray()
+        self._reader = Reader(connection, self._receive)
+
+    async def hello(self) -> tuple[dict[str, Any], list[int]]:
+        """Return a front's first message, and the descriptors that it passes.
+
+        Raises:
+            ChannelClosedError: It sends none.
+        """
+        await anyio.wait_readable(self._socket)
+        data, descriptors, _, _ = socket.recv_fds(self._socket, READ_BYTES, 3)
+        try:
+            self._buffer += data
+            while b"\n" not in self._buffer:
+                if len(self._buffer) > MAX_HELLO_BYTES or not (data := await self._reader.read()):
+                    raise ChannelClosedError("A front has not said what it wants.")
+                self._buffer += data
+            line, _, rest = bytes(self._buffer).partition(b"\n")
+            self._buffer = bytearray(rest)
+            said: dict[str, Any] = json.loads(line)
+        except BaseException:
+            for descriptor in descriptors:
+                socket.close(descriptor)
+            raise
+        return said, descriptors
+
+    def tell(self, **facts: object) -> None:
+        """Send a line to the front, without waiting for it."""
+        self._unsent += json.dumps(facts, separators=(",", ":")).encode() + b"\n"
+        with suppress(OSError):
+            # A front that was stopped gets the rest with the next line.
+            del self._unsent[: self._socket.send(self._unsent, socket.MSG_DONTWAIT)]
+
+    def note_line(self, line: bytes | OversizeLine, message: JSONRPCMessage | None) -> None:
+        size = line.size if isinstance(line, OversizeLine) else len(line)
+        facts: dict[str, object] = {"taken": size + 1}
+        if isinstance(message, JSONRPCRequest):
+            facts["begun"] = json.dumps(message.id)
+        if isinstance(message, JSONRPCRequest | JSONRPCNotification) and isinstance(line, bytes):
+            name = message.method
+            if name in ("resources/subscribe", "resources/unsubscribe"):
+                name = f"subscribe {(message.params or {}).get('uri')}"
+            if name in _SET_UP or name != message.method:
+                facts["line"] = name, line.decode("utf-8", "replace")
+        self.tell(**facts)
+
+    def note_run(self, number: RequestId, run_id: str) -> None:
+        """Note which run a request has begun."""
+        self.tell(begun=json.dumps(number), run=run_id)
+
+    def note_writing(self, *, long: bool) -> None:
+        self.tell(torn=long)
+
+    def note_response(self, number: RequestId) -> None:
+        self.tell(ended=json.dumps(number))
+
+    async def read(self) -> bytes:
+        """Return the next bytes of the client's input; empty when it has ended or gone."""
+        while not (data := self._next()) and not self._ended:
+            received = await self._reader.read()
+            self._buffer += received
+            self._ended = self._ended or not received
+        return data
+
+    def _next(self) -> bytes:
+        if not self._left:
+            header, newline, _ = bytes(self._buffer[:24]).partition(b"\n")
+            if not newline:
+                return b""
+            del self._buffer[: len(header) + 1]
+            self._left, self._ended = int(header[1:]), header[:1] == b"E"
+        data = bytes(self._buffer[: self._left])
+        del self._buffer[: len(data)]
+        self._left -= len(data)
+        return data
+
+    def _receive(self) -> bytes | None:
+        with suppress(BlockingIOError):
+            try:
+                return self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT)
+            except ConnectionResetError:
+                return b""
+        return None
+
+    def close(self) -> None:
+        self._reader.close()

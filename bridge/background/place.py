@@ -1,0 +1,145 @@
+"""Where a user's background bridge listens, and how its process is recognised.
+
+A bridge serves the clients of one version, command line, set of settings and state directory. This
+identity names its socket, lock and record. Imports little, because each client's process does.
+"""
+
+from __future__ import annotations
+
+import binascii
+import fcntl
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from bridge import __version__
+
+MAX_PATH_BYTES = 103  # Of a socket's path on macOS; 107 on Linux.
+
+SETTINGS = ("MCP_BRIDGE_", "MCP_SERVERS_CONFIG", "DOCKER_", "CONTAINER_", "KUBECONFIG", "XDG_")
+"""Prefixes of the variables that the parts shared by clients depend on, in addition to `HOME`."""
+
+
+class UnavailableError(Exception):
+    """There is no background bridge to use; the text says why."""
+
+
+class Place:
+    """The socket, lock and record of one background bridge, in a private directory."""
+
+    def __init__(self, directory: str, name: str, identity: str = "") -> None:
+        self.directory, self.name, self.identity = directory, name, identity
+        stem = f"{directory}/{name}"
+        self.socket, self.lock, self.record = f"{stem}.sock", f"{stem}.lock", f"{stem}.json"
+
+    def hold_lock(self) -> int | None:
+        """Return a descriptor that holds the lock; None if another process holds it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self.lock, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def process(self) -> int | None:
+        """Return the id of the recorded process, if it is certainly the bridge that wrote it."""
+        try:
+            with open(self.record, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is large
+                record = json.load(file)
+            number, start = int(record["pid"]), record["start"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return number if start and start == process_start(number) else None
+
+
+def directory_of(environ: Mapping[str, str]) -> str:
+    """Return the directory of the sockets, which need not exist.
+
+    It is in `XDG_RUNTIME_DIR`, else in the state directory, or in /tmp if that path is too long.
+    """
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if runtime.startswith("/") and os.access(runtime, os.W_OK):
+        found = f"{runtime}/mcp-code-bridge"
+    else:
+        found = f"{_state_directory(environ)}/run"
+    if len(os.fsencode(found)) + len("/12345678.sock") > MAX_PATH_BYTES:
+        found = f"/tmp/mcp-code-bridge-{os.getuid()}"
+    return found
+
+
+def place_for(words: Sequence[str], environ: Mapping[str, str]) -> Place:
+    """Return the place of the bridge for a command line that serves, and make its directory.
+
+    Raises:
+        UnavailableError: The directory cannot be made, or is not private.
+    """
+    directory = directory_of(environ)
+    try:
+        os.makedirs(directory, 0o700, exist_ok=True)  # noqa: PTH103
+        found = os.lstat(directory)  # noqa: PTH116
+        config = _read_config(environ)
+    except OSError as error:
+        raise UnavailableError(f"{error.filename}: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise UnavailableError(f"{directory} is not a directory that only you can use")
+    chosen = {
+        name: value
+        for name, value in environ.items()
+        if name == "HOME" or name.startswith(SETTINGS)
+    }
+    code = [__version__, __file__, sys.executable]
+    flags = [word for word in words if word != "serve"]
+    identity = json.dumps([code, flags, sorted(chosen.items()), config])
+    return Place(directory, f"{binascii.crc32(identity.encode()):08x}", identity)
+
+
+def places(directory: str) -> Iterator[Place]:
+    """Yield the places of all bridges of a directory that have left a record."""
+    try:
+        names = sorted(os.listdir(directory))  # noqa: PTH208
+    except OSError:
+        return
+    for name in names:
+        if name.endswith(".json"):
+            yield Place(directory, name.removesuffix(".json"))
+
+
+def process_start(number: int) -> str:
+    """Return a process's start time, as the kernel prints it; empty if it is unknown."""
+    try:
+        with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            return file.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        pass
+    if sys.platform == "linux":
+        return ""
+    with os.popen(f"ps -o lstart= -p {number:d}") as said:  # noqa: S605 - a number
+        return "-".join(said.read().split())
+
+
+def _state_directory(environ: Mapping[str, str]) -> str:
+    if environ.get("MCP_BRIDGE_STATE_DIR"):
+        return os.path.abspath(environ["MCP_BRIDGE_STATE_DIR"])  # noqa: PTH100
+    return f"{_xdg(environ, 'XDG_STATE_HOME', '.local/state')}/mcp-code-bridge"
+
+
+def _read_config(environ: Mapping[str, str]) -> str:
+    base = f"{_xdg(environ, 'XDG_CONFIG_HOME', '.config')}/mcp-code-bridge/config.toml"
+    try:
+        with open(environ.get("MCP_BRIDGE_CONFIG") or base, "rb") as file:  # noqa: PTH123
+            return file.read(4 * 1024 * 1024).decode("latin-1")
+    except FileNotFoundError:
+        return ""
+
+
+def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> str:
+    base = environ.get(variable, "")
+    home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111
+    return base if base.startswith("/") else f"{home}/{fallback}"
