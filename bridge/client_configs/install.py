@@ -20,9 +20,17 @@ from pygments.token import Comment, Name
 
 from bridge.client_configs.document import Document
 from bridge.client_configs.entry import NAME, Entry, address, command_line, entry_value, is_bridge
-from bridge.client_configs.journal import Journal, MovedServers, MoveRecord, digest, lock_directory
+from bridge.client_configs.journal import (
+    Journal,
+    MovedServers,
+    MoveRecord,
+    digest,
+    lock_directory,
+    missing_directories,
+    remove_directories,
+    rewrite,
+)
 from bridge.client_configs.json_text import JsonText
-from bridge.client_configs.rewrite import missing_directories, remove_directories, rewrite
 from bridge.client_configs.toml_text import TomlText
 from bridge.client_configs.writers import Target, Writer, readable
 from bridge.client_configs.yaml_text import YamlText

@@ -15,8 +15,7 @@ from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownError
 from bridge.model import Json, ServerSpec
-from bridge.upstream.connection import Connection
-from bridge.upstream.pool_settings import PoolSettings
+from bridge.upstream.connection import Connection, PoolSettings
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
 from bridge.upstream.server import ServerState, UpstreamServer
 

@@ -35,10 +35,9 @@ from bridge.upstream.client_features import (
     current_caller,
     resolve_input,
 )
-from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName
+from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName, PoolSettings
 from bridge.upstream.failure import LIST_PREFIX, lost_error
 from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
-from bridge.upstream.pool_settings import PoolSettings
 
 MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever servers are listed.
 
