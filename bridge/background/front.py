@@ -15,9 +15,12 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from bridge.background.place import Place, UnavailableError, place_for
+
+TYPE_CHECKING = False  # `typing` takes longer than the rest.
+if TYPE_CHECKING:
+    from typing import Any
 
 START_SECONDS = 30.0  # For the start of a bridge, as long as its process lives.
 
@@ -43,7 +46,7 @@ def main() -> int:
                 return front.serve()
             except UnavailableError as error:
                 print(f"mcp-code-bridge serves alone: {error}.", file=sys.stderr)  # noqa: T201
-                resumed = front.resume()
+                resumed = front.session(), front.pending
     except KeyboardInterrupt:
         return 130
     from bridge.cli.main import main as main_alone
@@ -85,7 +88,8 @@ class Front:
                 if attempts == ATTEMPTS:
                     raise UnavailableError(f"{ATTEMPTS} background bridges have ended")
                 attempts += 1
-                self._link = attach(self._place, self._hello(), [1])
+                hello = {"serve": self.session(), **described(self._place, self._words)}
+                self._link = attach(self._place, hello, [1])
                 self._unread, self._outgoing = b"", bytearray()
                 self._put(b"L", self._pending)
                 if self._ended:
@@ -97,32 +101,32 @@ class Front:
                 self._link = None
         return self._status
 
-    def resume(self) -> dict[str, Any]:
+    def session(self) -> dict[str, Any]:
         """Return what another bridge must know to continue this client's session."""
         return {
             "lines": list(self._lines.values()),
             "open": list(self._open.items()),
             "torn": self._torn,
-            "pending": self._pending,
         }
 
-    def _hello(self) -> dict[str, Any]:
-        resumed = {**self.resume(), "pending": ""}
-        return {"serve": resumed, **described(self._place, self._words)}
+    @property
+    def pending(self) -> bytes:
+        """The client's input that no bridge has taken."""
+        return bytes(self._pending)
 
     def _put(self, kind: bytes, data: bytes | bytearray) -> None:
         self._outgoing += b"%s%d\n" % (kind, len(data)) + data
 
     def _copy(self, link: socket.socket) -> None:
         """Copy what is ready. Raises `OSError` when the bridge has gone."""
-        reads = [link]
+        reads = [link.fileno()]
         # A client that sends faster than the bridge reads has to wait.
         if not self._ended and len(self._outgoing) < PIECE_BYTES:
-            reads.append(0)  # type: ignore[arg-type]
+            reads.append(0)
         readable, writable, _ = select.select(reads, [link] if self._outgoing else [], [])
-        if link in readable:
+        if link.fileno() in readable:
             self._read(link)
-        if writable and self._outgoing:
+        if writable:
             del self._outgoing[: link.send(self._outgoing, socket.MSG_DONTWAIT)]
         if 0 in readable:
             data = os.read(0, PIECE_BYTES)
@@ -194,9 +198,7 @@ def attach(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> so
     raise UnavailableError(f"none was ready within {START_SECONDS:g} s")
 
 
-def connect(
-    place: Place, hello: Mapping[str, Any], streams: Sequence[int]
-) -> socket.socket | None:
+def connect(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> socket.socket | None:
     """Return a connection that the bridge has accepted; None if no bridge listens."""
     link = socket.socket(socket.AF_UNIX)
     link.settimeout(ANSWER_SECONDS)
@@ -223,19 +225,13 @@ def connect(
     said = json.loads(answer)
     if "refused" in said:
         raise UnavailableError(said["refused"])
-    if said.get("ending"):
-        link.close()
-        time.sleep(0.02)
-        return None
-    kept, link = link.dup(), link
-    link.close()
-    kept.settimeout(None)
-    return kept
+    link.settimeout(None)
+    return link
 
 
 def require_own_peer(link: socket.socket) -> None:
     """Raise if another user's process listens. Root may connect to anyone's."""
-    if hasattr(socket, "SO_PEERCRED"):
+    if sys.platform == "linux":
         credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         user = int.from_bytes(credentials[4:8], sys.byteorder)
         if user != os.geteuid():
@@ -261,8 +257,7 @@ def start(place: Place, words: Sequence[str], lock: int) -> None:
         os.closerange(lock + 1, os.sysconf("SC_OPEN_MAX"))
         os.chdir("/")
         flags = [word for word in words if word != "serve"]
-        given = [f"--place={place.name}", f"--directory={place.directory}", f"--lock={lock}"]
-        command = [sys.executable, "-m", "bridge", "background", "serve", *given, *flags]
+        command = [sys.executable, "-m", "bridge.background", str(lock), *flags]
         os.execv(sys.executable, command)
     finally:
         os._exit(1)

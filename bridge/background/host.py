@@ -11,8 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,12 @@ from bridge.atomic_files import replace_file
 from bridge.background.link import Link
 from bridge.background.place import Place, places, process_start
 from bridge.cli.line import simple_invocation
-from bridge.cli.serve import serve_view
+from bridge.cli.serve import watched_engine
 from bridge.errors import BridgeError, ChannelClosedError
 from bridge.event_loop import background_tasks, utc_text
-from bridge.gate.audit.reading import about
 from bridge.runs.engine import SharedParts
-from bridge.server.stdio import Resumed
+from bridge.server.app import build_server
+from bridge.server.stdio import STDIO, resumed_session, serve_client
 from bridge.settings import Settings, load
 
 logger = logging.getLogger(__name__)
@@ -137,8 +136,10 @@ class Host:
             return
         self._clients[link] = {"cwd": said["cwd"], "since": utc_text(time.time())}
         link.tell(pid=os.getpid())
-        resumed = await anyio.to_thread.run_sync(_resumed, said["serve"], settings)
-        await serve_view(settings, said["cwd"], self._parts, link, out, link, resumed)
+        session = await anyio.to_thread.run_sync(resumed_session, said["serve"], settings.state_dir)
+        async with watched_engine(settings, said["cwd"], self._parts) as engine:
+            server = build_server(engine, principal=STDIO, note_run=link.note_run)
+            await serve_client(server, link, out, link, session)
         link.tell(status=0)
 
     def _report(self) -> dict[str, Any]:
@@ -150,7 +151,7 @@ class Host:
         }
 
     async def _end_when_unused(self) -> None:
-        while not self._is_unused():
+        while not self._is_unused():  # noqa: ASYNC110 - it depends on time
             await anyio.sleep(1.0)
         self.ending.set()
 
@@ -159,7 +160,7 @@ class Host:
             return False
         if time.monotonic() - self._used_at < (1.0 if self._is_superseded() else IDLE_SECONDS):
             return False
-        return not (self._parts.running_runs.count or self._parts.sessions.count)
+        return not (self._parts.running_runs.count or self._parts.sessions.open)
 
     def _is_superseded(self) -> bool:
         """Whether a later bridge has the same state directory: an upgrade, or other settings."""
@@ -169,30 +170,3 @@ class Host:
             each.get("state") == own.get("state") and each.get("since", "") > own.get("since", "")
             for each in others
         )
-
-
-def _resumed(said: Mapping[str, Any], settings: Settings) -> Resumed:
-    """Return the session that a front continues, with what open requests had sent."""
-    return Resumed(
-        lines=[line.encode() for line in said["lines"]],
-        open={json.loads(number): _fate(run, settings) for number, run in said["open"]},
-        torn=said["torn"],
-    )
-
-
-def _fate(run: str, settings: Settings) -> str:
-    """Return an error for a request whose bridge ended before it had answered."""
-    text = "The background bridge ended before it had answered."
-    if not run:
-        return f"{text} Nothing is known of a run of this request; make it again."
-    records: Sequence[Mapping[str, Any]] = ()
-    with suppress(OSError, BridgeError):
-        records = about(settings.state_dir / "audit", run)
-    ends = {each.get("call"): each.get("outcome") for each in records if each["kind"] == "outcome"}
-    sent = Counter(
-        f"{each.get('server')}.{each.get('tool')} ({ends.get(each.get('call')) or 'no answer'})"
-        for each in records
-        if each["kind"] == "call"
-    )
-    calls = ", ".join(f"{call} × {n}" if n > 1 else call for call, n in sent.items())
-    return f"{text} Run {run} had sent {calls or 'no call'}. Check before you make it again."

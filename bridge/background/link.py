@@ -91,11 +91,11 @@ class Link(Witness):
         while not (data := self._next()) and not self._ended:
             received = await self._reader.read()
             self._buffer += received
-            self._ended = self._ended or not received
+            self._ended = not received
         return data
 
     def _next(self) -> bytes:
-        if not self._left:
+        while not self._left and not self._ended:
             header, newline, _ = bytes(self._buffer[:24]).partition(b"\n")
             if not newline:
                 return b""

@@ -16,6 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bridge import __version__
 
+TYPE_CHECKING = False  # `typing` takes longer than the rest.
+if TYPE_CHECKING:
+    from typing import Any
+
 MAX_PATH_BYTES = 103  # Of a socket's path on macOS; 107 on Linux.
 
 SETTINGS = ("MCP_BRIDGE_", "MCP_SERVERS_CONFIG", "DOCKER_", "CONTAINER_", "KUBECONFIG", "XDG_")
@@ -50,13 +54,20 @@ class Place:
 
     def process(self) -> int | None:
         """Return the id of the recorded process, if it is certainly the bridge that wrote it."""
+        record = self.read_record()
+        number, start = record.get("pid"), record.get("start")
+        if not isinstance(number, int) or not start or start != process_start(number):
+            return None
+        return number
+
+    def read_record(self) -> dict[str, Any]:
+        """Return what the bridge has recorded of itself; empty for none."""
         try:
             with open(self.record, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is large
                 record = json.load(file)
-            number, start = int(record["pid"]), record["start"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return number if start and start == process_start(number) else None
+        except (OSError, ValueError):
+            return {}
+        return record if isinstance(record, dict) else {}
 
 
 def directory_of(environ: Mapping[str, str]) -> str:
@@ -83,7 +94,7 @@ def place_for(words: Sequence[str], environ: Mapping[str, str]) -> Place:
     directory = directory_of(environ)
     try:
         os.makedirs(directory, 0o700, exist_ok=True)  # noqa: PTH103
-        found = os.lstat(directory)  # noqa: PTH116
+        found = os.lstat(directory)
         config = _read_config(environ)
     except OSError as error:
         raise UnavailableError(f"{error.filename}: {error.strerror}") from error
@@ -118,9 +129,9 @@ def process_start(number: int) -> str:
             return file.read().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         pass
-    if sys.platform == "linux":
+    if os.path.isdir("/proc/self"):  # noqa: PTH112
         return ""
-    with os.popen(f"ps -o lstart= -p {number:d}") as said:  # noqa: S605 - a number
+    with os.popen(f"ps -o lstart= -p {number:d}") as said:
         return "-".join(said.read().split())
 
 

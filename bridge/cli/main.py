@@ -7,20 +7,18 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any
 
 import anyio
 
 from bridge.cli.line import SERVE, Invocation, handler_of, simple_invocation, with_default
 from bridge.cli.output import JsonLines, RepeatedLines, TerminalHandler, write_error
 from bridge.errors import BridgeError, SettingsError
+from bridge.event_loop import background_task
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
-
-if TYPE_CHECKING:
-    from bridge.server.greeting import Greeting
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +29,14 @@ _CLOSED = (BrokenPipeError, ConnectionResetError)
 Command = Callable[..., Awaitable[int]]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None, resumed: tuple[Mapping[str, Any], bytes] | None = None
+) -> int:
+    """Do what a command line says, and return the exit status.
+
+    Args:
+        resumed: A client's session of a background bridge that was lost, and the input after it.
+    """
     try:
         words = sys.argv[1:] if argv is None else argv
         invocation: Invocation | int | None = simple_invocation(words)
@@ -41,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             invocation = read_words(with_default(words))
         if isinstance(invocation, int):
             return invocation
-        with _frozen_imports():
-            command, settings = _prepare(invocation)
+        with frozen_imports():
+            command, settings = _prepare(invocation, resumed)
         return anyio.run(partial(_run_until_signal, command, invocation, settings))
     except BridgeError as error:
         write_error(error)
@@ -58,14 +63,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _prepare(invocation: Invocation) -> tuple[Command, Settings]:
+def _prepare(
+    invocation: Invocation, resumed: tuple[Mapping[str, Any], bytes] | None
+) -> tuple[Command, Settings]:
     try:
         settings = load(invocation.flags)
         _set_up_logging(settings, serving=invocation.handler == SERVE)
         prepare_state(settings)
         given = dict(invocation.arguments)
-        if _is_stdio(invocation):
-            given["greeting"] = _greet(settings)
+        if resumed is not None:
+            given["resumed"] = resumed
         return partial(handler_of(invocation.handler), **given), settings
     except SettingsError as error:
         # An MCP client does not show stderr, so it gets the mistake by MCP.
@@ -83,9 +90,6 @@ def _is_stdio(invocation: Invocation) -> bool:
 
 async def _run_until_signal(command: Command, invocation: Invocation, settings: Settings) -> int:
     """Run the command; a signal cancels it, so that it releases its resources."""
-    # Imported here: it imports asyncio, and the first answer does without.
-    from bridge.event_loop import background_task
-
     status = INTERRUPTED
     received: list[int] = []
     ending, scope = None, anyio.CancelScope()
@@ -115,23 +119,8 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
     return status
 
 
-def _greet(settings: Settings) -> Greeting:
-    """Answer a client's `initialize` before the MCP SDK is imported."""
-    from bridge.inventory.configuration import first_instructions
-    from bridge.server.greeting import greet
-
-    # From the first answer on, a signal ends the bridge with its usual status.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _exit)
-    return greet(partial(first_instructions, settings))
-
-
-def _exit(number: int, _: object) -> NoReturn:
-    raise SystemExit(128 + number)
-
-
 @contextmanager
-def _frozen_imports() -> Iterator[None]:
+def frozen_imports() -> Iterator[None]:
     """Import without garbage collection, which would take an eighth of the start.
 
     The imported objects are frozen, so that no later collection pauses a run for them.

@@ -13,7 +13,6 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,10 +27,9 @@ from bridge.discovery.precedence import NOT_APPROVED
 from bridge.discovery.report import ConfigWarning, Definition, ProposedServer, SkippedServer
 from bridge.errors import ApprovalNeededError
 from bridge.gate.question import form, one_line, quote_text, safe_name, visible_lines
-from bridge.inventory.inventory import ToolCache, ToolInventory
-from bridge.inventory.secrets import Secrets
+from bridge.inventory.inventory import ToolInventory
 from bridge.model import Json
-from bridge.settings import Settings, home, moved_dir, store_of, writable_places
+from bridge.settings import Settings, home, moved_dir, writable_places
 from bridge.text import list_names
 
 logger = logging.getLogger(__name__)
@@ -164,17 +162,6 @@ def context_for(
 
 def server_instructions(inventory: ToolInventory, discovery: Discovery) -> str:
     return instructions(inventory.initial_entries(), waiting_line(discovery.proposed))
-
-
-def first_instructions(settings: Settings) -> str:
-    context = context_for(settings)
-    discovery = with_own_aliases(ConfigFinder(context, consents_of(settings)).find())
-    secrets = Secrets(settings.environ, settings.secret_names)
-    secrets.configure(discovery.servers)
-    inventory = ToolInventory(redactor=secrets.redactor)
-    with closing(store_of(settings)) as store:
-        inventory.configure(discovery.servers, ToolCache(store).load_all(discovery.servers))
-    return server_instructions(inventory, discovery)
 
 
 MAX_LINES = 60

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from bridge.model.names import Json, ProtocolMode, Transport
+from bridge.model.names import Json, ProtocolMode, Share, Transport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,9 +138,14 @@ class ServerSettings:
     Attributes:
         protocol: The server's protocol: "legacy" begins with `initialize`, "modern" with
             `server/discover`; "auto" tries both.
+        share: Which clients of a background bridge share its process: those with an equal
+            "definition" and working directory, those of the "user" with an equal definition, or
+            none ("client"). "auto" means "definition", and "client" for known servers that keep
+            a state for their client.
     """
 
     protocol: ProtocolMode = "auto"
+    share: Share = "auto"
 
 
 def short_digest(digest: str) -> str:

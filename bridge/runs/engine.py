@@ -30,6 +30,7 @@ from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
 from bridge.errors import BridgeError, CannotAskError, LoginFailedError, NotStartedError
 from bridge.event_loop import Clock, background_task, logged_as
+from bridge.gate.audit.log import audit_log
 from bridge.gate.privacy import clear_logs, clear_value, redact_outcome
 from bridge.gate.question import safe_name
 from bridge.gate.server_starts import StartApprover
@@ -66,6 +67,7 @@ from bridge.upstream.client_features import current_caller, on_behalf_of
 from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins
 from bridge.upstream.pool import Pool
+from bridge.upstream.sharing import Connections, without_window
 from bridge.upstream.token_store import TokenStore
 
 logger = logging.getLogger(__name__)
@@ -80,23 +82,25 @@ class SharedParts:
     """The parts of a bridge that the engines of all its clients use."""
 
     def __init__(
-        self, settings: Settings, choose_backend: Callable[[Settings], Awaitable[Backend]]
+        self,
+        settings: Settings,
+        choose_backend: Callable[[Settings], Awaitable[Backend]],
+        *,
+        several: bool = False,  # Whether the bridge has several clients.
     ) -> None:
         self.settings = settings
         self.store = store_of(settings)
         self.sandboxes = Sandboxes(settings, choose_backend)
         self.packages = Packages(settings, self.sandboxes)
         permanent = self.sandboxes.reserve_permanent
-        self.sessions = Sessions(
-            settings, permanent, self.store, self.packages.resolve, save_state
-        )
+        self.sessions = Sessions(settings, permanent, self.store, self.packages.resolve, save_state)
         self.queue = _run_queue(settings, self.sandboxes)
         self.running_runs = RunningRuns(settings.replica)
         self.heartbeat = Heartbeat(self.store, settings.replica)
         self.artifacts = store_for(settings)
         self.plans = Plans(self.store)
         self.audit = audit_log(settings)
-        self.connections = Connections()
+        self.connections = Connections(are_shared=several)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[SharedParts]:
@@ -479,41 +483,40 @@ async def open_engine(
         eager: Whether to wait until the configuration is read; see `Servers`.
         patient: Whether runs wait for a server that is being installed.
     """
-    context = context_for(settings, cwd)
-    secrets = Secrets(settings.environ, settings.secret_names)
-    logins = Logins(settings.state_dir / "logins", on_tokens=secrets.login)
-    pool = Pool(
-        (),
-        log_dir=settings.state_dir / "logs",
-        environ=settings.environ,
-        call_timeout=settings.call_timeout,
-        start_timeout=settings.start_timeout,
-        start_patience=settings.start_patience,
-        patient=patient,
-        cwd=str(context.cwd),
-        logins=logins,
-        roots=settings.roots,
-        server_settings=settings.server_settings,
-    )
-    pool.containers = ServerContainers(settings)
-    consents = consents_of(settings)
-    where = finder or ConfigFinder(context, consents)
-    store = store_of(settings)
-    servers = Servers(
-        where,
-        pool,
-        ToolCache(store),
-        eager=eager,
-        observed=LearnedShapes(store),
-        secrets=secrets,
-        consents=consents,
-        offer_login=LoginOffers(logins.store).offer,
-    )
     async with AsyncExitStack() as stack:
         if shared is None:
             shared = SharedParts(settings, choose_backend)
             await stack.enter_async_context(shared.opened())
-        pool.connections = shared.connections
+        context = context_for(settings, cwd)
+        secrets = Secrets(settings.environ, settings.secret_names)
+        logins = Logins(settings.state_dir / "logins", on_tokens=secrets.login)
+        several = shared.connections.are_shared
+        pool = Pool(
+            (),
+            log_dir=settings.state_dir / "logs",
+            environ=without_window(settings.environ) if several else settings.environ,
+            cwd=str(context.cwd),
+            call_timeout=settings.call_timeout,
+            start_timeout=settings.start_timeout,
+            start_patience=settings.start_patience,
+            patient=patient,
+            logins=logins,
+            roots=settings.roots,
+            server_settings=settings.server_settings,
+            connections=shared.connections,
+        )
+        pool.containers = ServerContainers(settings)
+        consents = consents_of(settings)
+        servers = Servers(
+            finder or ConfigFinder(context, consents),
+            pool,
+            ToolCache(shared.store),
+            eager=eager,
+            observed=LearnedShapes(shared.store),
+            secrets=secrets,
+            consents=consents,
+            offer_login=LoginOffers(logins.store).offer,
+        )
         stack.enter_context(clear_logs(secrets.redactor))
         engine = Engine(settings, servers, shared)
         yield await stack.enter_async_context(engine.opened())

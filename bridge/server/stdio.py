@@ -7,15 +7,17 @@ uses a task and two threads for each message, which doubles the cost of a small 
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 import select
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
@@ -35,7 +37,9 @@ from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, Requ
 from pydantic import ValidationError
 
 from bridge.descriptor_reader import Reader
+from bridge.errors import BridgeError
 from bridge.event_loop import LARGE, offload
+from bridge.gate.audit.reading import about
 from bridge.upstream.framing import (
     MAX_VALUES,
     PREVIEW_CHARACTERS,
@@ -65,7 +69,7 @@ class Witness:
     def note_writing(self, *, long: bool) -> None:
         """Note that a long message is being written, or has been."""
 
-    def note_response(self, number: RequestId | None) -> None:
+    def note_response(self, number: RequestId) -> None:
         """Note that a request's response was written."""
 
 
@@ -343,6 +347,33 @@ class Resumed:
     lines: Sequence[bytes] = ()
     open: Mapping[RequestId, str] = field(default_factory=dict)
     torn: bool = False
+
+
+def resumed_session(said: Mapping[str, Any], state_dir: Path) -> Resumed:
+    """Return the session that a front continues, with what its open requests had sent."""
+    return Resumed(
+        lines=[line.encode() for line in said.get("lines", ())],
+        open={json.loads(number): _fate(run, state_dir) for number, run in said.get("open", ())},
+        torn=said.get("torn", False),
+    )
+
+
+def _fate(run: str, state_dir: Path) -> str:
+    """Return an error for a request whose bridge ended before it had answered."""
+    text = "The background bridge ended before it had answered."
+    if not run:
+        return f"{text} It is not known to have begun a run; make the request again."
+    records: Sequence[Mapping[str, Any]] = ()
+    with suppress(OSError, BridgeError):
+        records = about(state_dir / "audit", run)
+    ends = {each.get("call"): each.get("outcome") for each in records if each["kind"] == "outcome"}
+    sent = Counter(
+        f"{each.get('server')}.{each.get('tool')} ({ends.get(each.get('call')) or 'no answer'})"
+        for each in records
+        if each["kind"] == "call"
+    )
+    calls = ", ".join(f"{call} × {n}" if n > 1 else call for call, n in sent.items())
+    return f"{text} Run {run} had sent {calls or 'no call'}. Check before you make it again."
 
 
 async def serve_client(

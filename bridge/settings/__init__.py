@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from bridge.errors import InvalidRequestError, SettingsError
-from bridge.model import Json, ProtocolMode, ServerSettings
+from bridge.model import Json, ProtocolMode, ServerSettings, Share
 from bridge.private_files import exposure, make_directory
 from bridge.settings import fields, parsers
 from bridge.settings.commands import parse_commands
@@ -288,7 +288,10 @@ def narrow(settings: Settings, name: str) -> Settings:
     return replace(found, timeout=min(found.timeout, found.max_timeout))
 
 
-SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(ProtocolMode)}
+SERVER_KEYS: Mapping[str, fields.Parse] = {
+    "protocol": fields.choice(ProtocolMode),
+    "share": fields.choice(Share),
+}
 """Keys of a table in `servers`."""
 
 

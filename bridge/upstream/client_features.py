@@ -327,6 +327,7 @@ class Callers:
         self._open: set[_OpenRequest] = set()
         self._recent: dict[Hashable, _RecentCaller] = {}
         self._refused = 0
+        self.have_been_asked = False
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -385,6 +386,7 @@ class Callers:
     async def _answer(
         self, method: Method, params: types.ElicitRequestParams | types.CreateMessageRequestParams
     ) -> dict[str, Json] | types.ErrorData:
+        self.have_been_asked = True
         document = params.model_dump(by_alias=True, mode="json", exclude_none=True)
         try:
             return await self._ask(method, _without_hop(document))

@@ -34,7 +34,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from bridge import __version__
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
 from bridge.event_loop import current_time
-from bridge.model import MEBIBYTE, ServerSettings, ServerSpec
+from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec, Share
 from bridge.upstream.client_features import Callers, Roots, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
@@ -69,6 +69,12 @@ _CHANGES: dict[type, ListName] = {
 }
 
 
+STATEFUL = re.compile(
+    r"playwright|puppeteer|chrome-devtools|browser|selenium|sequential-?thinking", re.IGNORECASE
+)
+"""Matches the packages of servers that keep a state for their client: pages, thoughts."""
+
+
 class StartAdmission(Protocol):
     """Decides on each start, in two steps that may raise a BridgeError."""
 
@@ -94,6 +100,7 @@ class PoolSettings:
     _: KW_ONLY
     log_dir: Path
     environ: Mapping[str, str]
+    cwd: str = "."
     call_timeout: float = 60.0
     start_timeout: float = 30.0  # Longest start, and longest wait for one.
     start_patience: float = 0.0  # Longest start of a package runner, which may have to install.
@@ -115,8 +122,20 @@ class PoolSettings:
         """Return the configured roots, else the client's if no argument names a directory."""
         # As "--root=/a" or "/a:/b"; an argument may be no path, or longer than one can be.
         parts = (part for word in spec.args for part in re.split("[=:,]", word) if part)
-        has = any(os.path.isdir(Path(spec.cwd or "", part)) for part in parts)  # noqa: PTH112
+        here = Path(self.cwd, spec.cwd or "")
+        has = any(os.path.isdir(here / part) for part in parts)  # noqa: PTH112
         return self.roots or (() if has or spec.transport != "stdio" else None)
+
+    def settings_of(self, spec: ServerSpec) -> ServerSettings:
+        return self.server_settings.get(spec.name, ServerSettings())
+
+    def share_of(self, spec: ServerSpec) -> Share:
+        """Return which clients share a server's process; never "auto"."""
+        share = self.settings_of(spec).share
+        if share == "auto":
+            words = " ".join((spec.command, *spec.args))
+            return "client" if STATEFUL.search(words) else "definition"
+        return share
 
     def endpoint(self, spec: ServerSpec) -> Endpoint:
         if spec.transport != "stdio":
@@ -124,10 +143,17 @@ class PoolSettings:
         return StdioEndpoint(
             spec,
             environ=self.environ,
+            cwd=self.cwd,
             log=ServerLog(log_path(self.log_dir, spec.name)),
             max_message_bytes=self.max_message_bytes,
             containers=self.containers,
         )
+
+
+class ListsChanged(Protocol):
+    """A client's server, which learns that lists have changed."""
+
+    def lists_changed(self, *lists: ListName) -> None: ...
 
 
 class Connection:
@@ -148,16 +174,11 @@ class Connection:
     # Exists once the server asked for the client's roots; set after the answer.
     roots_asked: anyio.Event | None = None
     roots_shared = False
+    given_roots: list[Json] | None = None  # None if the server did not ask for them.
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        pool: PoolSettings,
-        before: Connection | None,
-        on_lists_changed: Callable[..., None],
-    ) -> None:
+    def __init__(self, spec: ServerSpec, pool: PoolSettings, before: Connection | None) -> None:
         self.spec, self._pool = spec, pool
-        self._on_lists_changed = on_lists_changed
+        self.servers: dict[ListsChanged, None] = {}  # Those of the clients that use it, in order.
         self.endpoint = pool.endpoint(spec)
         self.roots = pool.roots_of(spec)
         self.call_timeout = spec.call_timeout or pool.call_timeout
@@ -166,8 +187,9 @@ class Connection:
         self._login_timeout = max(start, pool.start_patience)
         self._start_timeout = self._login_timeout if installs else start
         self._answer_timeout = math.inf if pool.patient else start
-        # A process may hold state in memory, so by default it is never closed as idle.
-        self._idle_seconds = pool.idle_seconds or (None if local else 1800.0)
+        # A process that holds its client's state is never closed as idle.
+        holds_state = local and pool.share_of(spec) == "client"
+        self._idle_seconds = pool.idle_seconds or (None if holds_state else 1800.0)
         self.ready = anyio.Event()  # It can be used or has failed.
         self.ended: anyio.Event = anyio.Event()
         self.listing = anyio.Lock()
@@ -201,6 +223,11 @@ class Connection:
         """Whether it accepts new requests; true while it starts."""
         silent = self._silent_since > self.endpoint.last_heard
         return not (silent or self._retiring or self._stop.is_set())
+
+    @property
+    def asks(self) -> bool:
+        """Whether the server has asked a client something, other than its roots."""
+        return self._callers.have_been_asked
 
     @property
     def modern(self) -> bool:
@@ -370,9 +397,8 @@ class Connection:
 
     async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> None:
         try:
-            settings = self._pool.server_settings.get(self.spec.name, ServerSettings())
-            legacy = settings.protocol == "auto" and self._legacy
-            mode = "legacy" if legacy else settings.protocol
+            protocol = self._pool.settings_of(self.spec).protocol
+            mode = "legacy" if protocol == "auto" and self._legacy else protocol
             await negotiate_version(client, self.endpoint, mode, self._start_timeout)
         except Exception:
             # Not after a cancellation, because an installation may continue.
@@ -453,19 +479,19 @@ class Connection:
                     prompts_list_changed="prompts" in announced,
                 ) as changes:
                     # The server did not notify changes before the subscription.
-                    self._on_lists_changed(*announced)
+                    self._lists_changed(*announced)
                     async for event in changes:
                         if type(event) in _CHANGES:
-                            self._on_lists_changed(_CHANGES[type(event)])
+                            self._lists_changed(_CHANGES[type(event)])
             except (MCPError, SubscriptionLost, ListenNotSupportedError) as error:
                 logger.debug("server %r: no change notifications: %s", self.spec.name, error)
             await anyio.sleep(1.0)  # The server may be restarting.
         self.cacheable = False
-        self._on_lists_changed(*announced)
+        self._lists_changed(*announced)
 
     async def _handle_notification(self, message: IncomingMessage) -> None:
         if type(message) in _CHANGES:
-            self._on_lists_changed(_CHANGES[type(message)])
+            self._lists_changed(_CHANGES[type(message)])
         elif isinstance(message, types.ResourceUpdatedNotification):
             self.updates.wake(message.params.uri)
         elif isinstance(message, types.ProgressNotification):
@@ -484,8 +510,13 @@ class Connection:
         self.roots_shared = found is not None
         found = found or types.ListRootsResult(roots=[])
         self.rootless = not found.roots
+        self.given_roots = found.model_dump(by_alias=True, mode="json", exclude_none=True)["roots"]
         answered.set()
         return found
+
+    def _lists_changed(self, *lists: ListName) -> None:
+        for server in tuple(self.servers):
+            server.lists_changed(*lists)
 
     def _disconnect_flooding(self, requests: int) -> None:
         self.end_report = f"It made {requests:,} requests without waiting for the answers."

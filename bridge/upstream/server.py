@@ -23,6 +23,7 @@ from mcp.types import RootsListChangedNotification
 from bridge.errors import (
     BridgeError,
     CallDeniedError,
+    CannotAskError,
     LoginRequiredError,
     ToolCallError,
     UpstreamError,
@@ -38,6 +39,7 @@ from bridge.upstream.client_features import (
 from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName, PoolSettings
 from bridge.upstream.failure import LIST_PREFIX, lost_error
 from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
+from bridge.upstream.sharing import Connections, share_key
 
 MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever servers are listed.
 
@@ -137,15 +139,17 @@ class UpstreamServer:
         self,
         spec: ServerSpec,
         pool: PoolSettings,
-        start_task: Callable[[Connection], None],
+        connections: Connections,
     ) -> None:
         self.spec = spec
-        self._pool, self._start_task = pool, start_task
+        self._pool, self._connections = pool, connections
+        self._share_key = share_key(spec, pool) if connections.are_shared else ""
         self.call_timeout = spec.call_timeout or pool.call_timeout
         self._prepare = partial(requests.prepare, spec.name, max_bytes=pool.max_message_bytes)
         self._permitting = anyio.Lock()
         self._sharing = anyio.Lock()
         self._connection: Connection | None = None
+        self._agrees: Connection | None = None  # Its server has this client's roots.
         self._closed = False
         self._connections_made = 0
         self._connection_number = 0
@@ -188,10 +192,7 @@ class UpstreamServer:
     def close(self, *, drain: bool) -> None:
         self._closed = True
         if self._connection is not None:
-            if drain:
-                self._connection.retire()
-            else:
-                self._connection.stop()
+            self._connections.leave(self._connection, self, drain=drain)
 
     def forget(self, *lists: ListName) -> None:
         """Drop the cached lists of tools, of resources and their templates, or of prompts."""
@@ -202,7 +203,12 @@ class UpstreamServer:
         for kind in [kind for kind in self._offers if LISTS[kind].capability in lists]:
             del self._offers[kind]
 
-    def _handle_changed_lists(self, *lists: ListName) -> None:
+    def roots_changed(self) -> None:
+        self._agrees = None
+        if self._connection is not None and len(self._connection.servers) == 1:
+            self._connection.roots_shared = False
+
+    def lists_changed(self, *lists: ListName) -> None:
         self.forget(*lists)
         # A change of a list that was never requested concerns no caller.
         listed = self._connection is not None and self._connection.listings > 0
@@ -393,6 +399,8 @@ class UpstreamServer:
                 connection = self._current()
         else:
             connection = self._current()
+        if share_roots:
+            connection = await self._with_own_roots(connection)
         with connection.use():
             if not connection.ready.is_set():
                 await connection.wait_ready(patient=patient)
@@ -430,6 +438,9 @@ class UpstreamServer:
 
     def _current(self) -> Connection:
         before = self._connection
+        if before is not None and before.usable and self._must_leave(before):
+            self._leave(before)
+            before = None
         if self._closed:
             raise UpstreamError(
                 f"Server {self.spec.name!r} is closed.",
@@ -450,9 +461,36 @@ class UpstreamServer:
             lost = before.endpoint.transport == "stdio" and before.uses > before.listings
             if lost and (caller := current_caller()) is not None:
                 caller.note_restart(self.spec.name)
-        connection = Connection(self.spec, self._pool, before, self._handle_changed_lists)
-        self._start_task(connection)
+        connection = self._connections.find(self._share_key)
+        if connection is None:
+            connection = Connection(self.spec, self._pool, before)
+            self._connections.start(connection, self._share_key)
+        connection.servers[self] = None
         self._connection = connection
+        return connection
+
+    def _must_leave(self, connection: Connection) -> bool:
+        """Whether the server has asked something: then it serves its first client alone."""
+        return connection.asks and next(iter(connection.servers)) is not self
+
+    def _leave(self, connection: Connection) -> None:
+        """Leave a connection to its other clients, and use a process of this client's own."""
+        self._connections.leave(connection, self, drain=True)
+        self._share_key, self._connection = "", None
+
+    async def _with_own_roots(self, connection: Connection) -> Connection:
+        """Return the connection if its other clients have this client's roots, else another."""
+        caller, several = current_caller(), len(connection.servers) > 1
+        if not several or connection.given_roots is None or caller is None:
+            return connection
+        if self._agrees is not connection:
+            roots: object = []
+            with suppress(CannotAskError):
+                roots = (await caller.ask(self.spec.name, "roots/list", {})).get("roots", [])
+            if roots != connection.given_roots:
+                self._leave(connection)
+                return self._current()
+            self._agrees = connection
         return connection
 
     async def _reconnect(self, failure: UpstreamError) -> UpstreamError:

@@ -1,0 +1,68 @@
+"""The background bridge's process, which a front starts: see `front.start`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from logging.handlers import RotatingFileHandler
+
+import anyio
+
+from bridge.background.host import Host
+from bridge.background.place import Place, place_for
+from bridge.cli.line import simple_invocation
+from bridge.cli.main import frozen_imports
+from bridge.cli.output import JsonLines, RepeatedLines
+from bridge.event_loop import background_task
+from bridge.private_files import make_directory
+from bridge.runs.engine import SharedParts
+from bridge.sandbox.selection import select_present
+from bridge.settings import Settings, load, prepare_state
+
+LOG_BYTES = 5 * 1024 * 1024  # Of the log, and of each of its two earlier parts.
+
+
+def main(lock: int, words: list[str]) -> int:
+    invocation = simple_invocation(words)
+    assert invocation is not None
+    settings = load(invocation.flags)
+    prepare_state(settings)
+    _log_to_file(settings)
+    anyio.run(_serve, settings, place_for(words, os.environ), lock)
+    return 0
+
+
+def _log_to_file(settings: Settings) -> None:
+    make_directory(settings.state_dir / "logs")
+    path = settings.state_dir / "logs" / "background.log"
+    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=2, encoding="utf-8")
+    line = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if settings.log_format == "json" else line)
+    handler.addFilter(RepeatedLines())
+    logging.basicConfig(level=settings.log_level, handlers=[handler])
+    for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
+        logging.getLogger(noisy).setLevel(
+            max(logging.WARNING, logging.getLevelName(settings.log_level))
+        )
+
+
+async def _serve(settings: Settings, place: Place, lock: int) -> None:
+    parts = SharedParts(settings, select_present, several=True)
+    async with parts.opened():
+        host = Host(settings, place, lock, parts)
+
+        async def watch() -> None:
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async for _ in signals:
+                    host.ending.set()
+
+        async with background_task(watch):
+            await host.serve()
+
+
+if __name__ == "__main__":
+    with frozen_imports():
+        pass
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
