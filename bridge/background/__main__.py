@@ -10,13 +10,13 @@ from logging.handlers import RotatingFileHandler
 
 import anyio
 
+from bridge.background.commands import LOG_NAME
 from bridge.background.host import Host
 from bridge.background.place import Place, place_for
 from bridge.cli.line import simple_invocation
 from bridge.cli.main import frozen_imports
 from bridge.cli.output import JsonLines, RepeatedLines
 from bridge.event_loop import background_task
-from bridge.private_files import make_directory
 from bridge.runs.engine import SharedParts
 from bridge.sandbox.selection import select_present
 from bridge.settings import Settings, load, prepare_state
@@ -35,8 +35,7 @@ def main(lock: int, words: list[str]) -> int:
 
 
 def _log_to_file(settings: Settings) -> None:
-    make_directory(settings.state_dir / "logs")
-    path = settings.state_dir / "logs" / "background.log"
+    path = settings.state_dir / LOG_NAME
     handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=2, encoding="utf-8")
     line = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if settings.log_format == "json" else line)

@@ -8,13 +8,14 @@ another bridge must know to continue after a crash. Imports little, since each c
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bridge.background.place import Place, UnavailableError, place_for
 
@@ -28,7 +29,9 @@ ANSWER_SECONDS = 2.0  # After which a bridge that listens counts as hung.
 
 STOP_SECONDS = 3.0  # Between SIGTERM and SIGKILL of a bridge that hangs.
 
-ATTEMPTS = 5  # Bridges that a front has in its life before it serves alone.
+ATTEMPTS = 5  # Bridges that end within this many seconds, until a front serves alone.
+
+ATTEMPT_SECONDS = 10.0
 
 PIECE_BYTES = 64 * 1024  # The capacity of a pipe.
 
@@ -82,12 +85,16 @@ class Front:
 
     def serve(self) -> int:
         """Copy until the bridge says that the client's session has ended; return its status."""
-        attempts = 0
+        short, began = 0, -math.inf
         while self._status is None:
             if self._link is None:
-                if attempts == ATTEMPTS:
-                    raise UnavailableError(f"{ATTEMPTS} background bridges have ended")
-                attempts += 1
+                short = short + 1 if time.monotonic() - began < ATTEMPT_SECONDS else 0
+                if short == ATTEMPTS:
+                    raise UnavailableError(f"{ATTEMPTS} background bridges have ended at once")
+                if self._lines and not (self._open or self._pending or self._ended):
+                    # The client needs no bridge until it sends something.
+                    self._take_input()
+                began = time.monotonic()
                 hello = {"serve": self.session(), **described(self._place, self._words)}
                 self._link = attach(self._place, hello, [1])
                 self._unread, self._outgoing = b"", bytearray()
@@ -129,10 +136,14 @@ class Front:
         if writable:
             del self._outgoing[: link.send(self._outgoing, socket.MSG_DONTWAIT)]
         if 0 in readable:
-            data = os.read(0, PIECE_BYTES)
-            self._pending += data
-            self._ended = not data
+            data = self._take_input()
             self._put(b"L" if data else b"E", data)
+
+    def _take_input(self) -> bytes:
+        data = os.read(0, PIECE_BYTES)
+        self._pending += data
+        self._ended = not data
+        return data
 
     def _read(self, link: socket.socket) -> None:
         data = link.recv(PIECE_BYTES)
@@ -198,8 +209,17 @@ def attach(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> so
     raise UnavailableError(f"none was ready within {START_SECONDS:g} s")
 
 
-def connect(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> socket.socket | None:
-    """Return a connection that the bridge has accepted; None if no bridge listens."""
+def connect(
+    place: Place,
+    hello: Mapping[str, Any],
+    streams: Sequence[int],
+    take: Callable[[dict[str, Any]], object] = dict,
+) -> socket.socket | None:
+    """Return a connection that the bridge has accepted; None if no bridge listens.
+
+    Args:
+        take: Called with the bridge's answer.
+    """
     link = socket.socket(socket.AF_UNIX)
     link.settimeout(ANSWER_SECONDS)
     try:
@@ -225,6 +245,7 @@ def connect(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> s
     said = json.loads(answer)
     if "refused" in said:
         raise UnavailableError(said["refused"])
+    take(said)
     link.settimeout(None)
     return link
 

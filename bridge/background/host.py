@@ -145,6 +145,7 @@ class Host:
     def _report(self) -> dict[str, Any]:
         return {
             "pid": os.getpid(),
+            "since": self._place.read_record().get("since", ""),
             "clients": list(self._clients.values()),
             "runs": self._parts.running_runs.count,
             "servers": self._parts.connections.report(),
