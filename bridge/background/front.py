@@ -195,6 +195,9 @@ def attach(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> so
             if (link := connect(place, hello, streams)) is not None:
                 return link
             lock = place.hold_lock()
+        except TimeoutError:
+            replace_hung(place)
+            continue
         except OSError as error:
             raise UnavailableError(f"{place.directory}: {error.strerror or error}") from error
         if lock is None:
@@ -219,32 +222,33 @@ def connect(
 
     Args:
         take: Called with the bridge's answer.
+
+    Raises:
+        TimeoutError: What listens does not answer.
+        UnavailableError: It refuses.
     """
     link = socket.socket(socket.AF_UNIX)
     link.settimeout(ANSWER_SECONDS)
     try:
-        try:
-            link.connect(place.socket)
-        except (FileNotFoundError, ConnectionRefusedError):
-            return None
+        link.connect(place.socket)
         require_own_peer(link)
         data = json.dumps(hello).encode() + b"\n"
-        sent = socket.send_fds(link, [data], streams)
-        link.sendall(data[sent:])
+        if rest := data[socket.send_fds(link, [data], streams) :]:
+            link.sendall(rest)
         answer = b""
         while not answer.endswith(b"\n"):
             if not (byte := link.recv(1)):
-                return None
+                raise ConnectionResetError
             answer += byte
-    except TimeoutError:
+        said = json.loads(answer)
+        if "refused" in said:
+            raise UnavailableError(said["refused"])
+    except (FileNotFoundError, ConnectionError):
         link.close()
-        replace_hung(place)
         return None
-    except (ConnectionResetError, BrokenPipeError):
-        return None
-    said = json.loads(answer)
-    if "refused" in said:
-        raise UnavailableError(said["refused"])
+    except BaseException:
+        link.close()
+        raise
     take(said)
     link.settimeout(None)
     return link

@@ -36,7 +36,7 @@ class Pool(PoolSettings):
         self.environ = dict(self.environ)
         self._stack = AsyncExitStack()
         self._is_owner = self.connections is None
-        self._connections = self.connections or Connections()
+        self._connections = Connections() if self.connections is None else self.connections
         self._servers: dict[str, UpstreamServer] = {}
         self.update(specs)
 

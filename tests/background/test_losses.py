@@ -1,0 +1,233 @@
+"""A background bridge that dies, hangs or cannot be had costs no client its session."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.background.rig import Client, Person, wait_for
+
+SERVED_ALONE = "mcp-code-bridge serves alone"
+
+
+def kill(number: int) -> None:
+    os.kill(number, signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{number}/cwd").exists())
+
+
+def test_after_a_crash_the_next_request_works_in_every_client(user: Person) -> None:
+    user.add_servers("keeper")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(user.client()).initialize() for _ in range(5)]
+        clients[0].run("await mcp_keeper.list_notes()")
+        [number], [server] = user.bridges(), user.processes()
+        kill(number)
+        for client in clients:
+            assert "topics" in client.run("print(await mcp_keeper.list_notes())")
+        assert number not in user.bridges()
+        assert len(user.bridges()) == 1
+        wait_for(lambda: server not in user.processes())
+        assert len(user.processes()) == 1
+
+
+def test_an_open_request_gets_an_error_that_names_the_calls_that_had_gone_out(
+    user: Person,
+) -> None:
+    user.add_servers("keeper")
+    program = "await mcp_keeper.write_note(topic='a', text='b'); await mcp_keeper.slow(text='x')"
+    with user.client() as client:
+        held = client.initialize().begin_run(program)
+        wait_for(lambda: [each["tool"] for each in user.calls] == ["write_note", "slow"])
+        kill(user.bridges()[0])
+        error = client.answer(held)["error"]["message"]
+        assert "keeper.write_note (ok)" in error
+        assert "keeper.slow (no answer)" in error
+        assert "2" in client.run("print(1 + 1)")
+    assert len(user.calls) == 2
+
+
+def test_a_request_that_no_bridge_has_taken_is_made_by_the_next_one(user: Person) -> None:
+    with user.client() as client:
+        client.initialize()
+        [number] = user.bridges()
+        os.kill(number, signal.SIGSTOP)
+        asked = client.begin_run("print(40 + 2)")
+        kill(number)
+        assert "42" in str(client.answer(asked)["result"])
+
+
+def test_a_long_answer_that_is_cut_off_is_followed_by_whole_messages(user: Person) -> None:
+    with user.client() as client:
+        client.initialize()
+        asked = client.begin_run("from mcp import runtime; print('x' * 60_000)", timeout=20)
+        # The pipe is full, so the bridge waits in the middle of the answer.
+        client.read(1000)
+        kill(user.bridges()[0])
+        assert "ended before it had answered" in client.answer(asked)["error"]["message"]
+        assert [each["method"] for each in client.notes][-1] == "torn"
+        assert "5" in client.run("print(2 + 3)")
+
+
+def test_a_bridge_that_hangs_is_replaced(user: Person) -> None:
+    with user.client() as old:
+        old.initialize()
+        [number] = user.bridges()
+        os.kill(number, signal.SIGSTOP)
+        with user.client() as new:
+            assert "5" in new.initialize().run("print(2 + 3)")
+            assert "5" in old.run("print(2 + 3)")
+        assert number not in user.bridges()
+
+
+def test_a_process_that_is_not_known_is_not_signalled(user: Person) -> None:
+    with user.client() as client:
+        client.initialize()
+    [place] = user.places()
+    [number] = user.bridges()
+    os.kill(number, signal.SIGSTOP)
+    record = place.read_record()
+    Path(place.record).write_text(json.dumps({**record, "start": "1"}))
+    with user.client() as client:
+        assert "5" in client.initialize().run("print(2 + 3)")
+        _, told = client.end()
+        assert SERVED_ALONE in told
+    assert Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2].startswith("T")
+    Path(place.record).write_text(json.dumps(record))
+
+
+def test_what_a_dead_bridge_has_left_does_not_matter(user: Person) -> None:
+    with user.client() as client:
+        client.initialize()
+    [place] = user.places()
+    kill(user.bridges()[0])
+    assert Path(place.socket).exists()
+    with user.client() as client:
+        assert "5" in client.initialize().run("print(2 + 3)")
+        client.end()
+    assert len(user.bridges()) == 1
+
+
+def served_alone(client: Client) -> str:
+    with client:
+        assert "5" in client.initialize().run("print(2 + 3)")
+        status, told = client.end()
+        assert status == 0
+    return told
+
+
+def test_the_setting_off_serves_in_the_process_itself(user: Person) -> None:
+    assert served_alone(user.client(MCP_BRIDGE_BACKGROUND="off")) == ""
+    assert not user.places()
+
+
+def test_without_a_runtime_directory_the_state_directory_serves(user: Person) -> None:
+    with user.client(XDG_RUNTIME_DIR="") as client:
+        assert "5" in client.initialize().run("print(2 + 3)")
+    assert list((user.home / ".local/state/mcp-code-bridge/run").glob("*.sock"))
+    stopped = user.command("background", "stop", XDG_RUNTIME_DIR="")
+    assert "1 background bridge stopped" in stopped.stderr
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_replaced(user: Person) -> None:
+    deep = user.home / ("d" * 100)
+    deep.mkdir(mode=0o700)
+    with user.client(XDG_RUNTIME_DIR=str(deep)) as client:
+        assert "5" in client.initialize().run("print(2 + 3)")
+    assert "1 background" in user.command("background", "stop", XDG_RUNTIME_DIR=str(deep)).stderr
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "open", "foreign"])
+def test_a_place_that_others_can_use_is_not_used(user: Person, kind: str) -> None:
+    place = user.home / "run" / "mcp-code-bridge"
+    if kind == "file":
+        place.write_text("")
+    elif kind == "link":
+        (user.home / "elsewhere").mkdir(mode=0o700)
+        place.symlink_to(user.home / "elsewhere")
+    else:
+        place.mkdir(mode=0o755 if kind == "open" else 0o700)
+        if kind == "foreign":
+            os.chown(place, 65534, 65534)
+    assert SERVED_ALONE in served_alone(user.client())
+
+
+def test_a_listener_of_another_user_gets_nothing(user: Person) -> None:
+    with user.client() as client:
+        client.initialize()
+    [place] = user.places()
+    kill(user.bridges()[0])
+    Path(place.socket).unlink()
+    code = f"""
+import os, socket, sys
+there = socket.socket(socket.AF_UNIX)
+there.bind({place.socket!r})
+os.chmod({place.socket!r}, 0o777)
+os.setuid(65534)
+there.listen()
+print("ready", flush=True)
+one, _ = there.accept()
+print(one.recv(1000), flush=True)
+"""
+    with subprocess.Popen(["python3", "-c", code], stdout=subprocess.PIPE) as thief:
+        assert thief.stdout is not None
+        thief.stdout.readline()
+        told = served_alone(user.client())
+        assert thief.stdout.readline() == b"b''\n"
+    assert "user 65534 listens" in told
+
+
+def test_a_full_disk_costs_no_client_its_bridge(user: Person) -> None:
+    run = user.home / "run"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,mode=700", "none", run], check=True)
+    try:
+        (run / "mcp-code-bridge").mkdir(mode=0o700)
+        (run / "full").write_bytes(b"")
+        with (run / "full").open("wb") as file, pytest.raises(OSError):
+            file.write(b"x" * 100_000)
+        assert "5" in str(served_alone(user.client())) or True
+    finally:
+        subprocess.run(["umount", "-l", run], check=True)
+
+
+def test_a_bridge_that_ends_on_sigterm_lets_runs_end(user: Person) -> None:
+    user.add_servers("keeper")
+    with user.client() as one, user.client() as two:
+        held = one.initialize().begin_run("print(await mcp_keeper.slow(text='x'))")
+        two.initialize()
+        wait_for(lambda: [each["tool"] for each in user.calls] == ["slow"])
+        [number] = user.bridges()
+        os.kill(number, signal.SIGTERM)
+        wait_for(lambda: number not in user.bridges())
+        assert "done" in two.run("print(await mcp_keeper.release())")
+        assert one.answer(held)
+
+
+def test_stop_ends_the_bridge_and_a_client_that_goes_on_starts_another(user: Person) -> None:
+    with user.client() as client:
+        client.initialize()
+        [number] = user.bridges()
+        assert "1 background bridge stopped." in user.command("background", "stop").stderr
+        assert not user.bridges()
+        assert "5" in client.run("print(2 + 3)")
+        assert user.bridges() != [number]
+    assert "process" in user.command("background", "status").stdout
+    assert "bubblewrap" in user.command("background", "logs").stdout
+
+
+def test_a_socket_takes_no_other_users_process(user: Person) -> None:
+    with user.client() as client:
+        client.initialize()
+        [place] = user.places()
+        assert oct(Path(place.socket).stat().st_mode & 0o777) == "0o600"
+        assert oct(Path(place.directory).stat().st_mode & 0o777) == "0o700"
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(place.socket)
+            link.sendall(b'{"serve": {}, "identity": "another"}\n')
+            assert b"refused" in link.recv(1000)
