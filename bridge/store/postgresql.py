@@ -10,9 +10,10 @@ import errno
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from bridge.event_loop import count_metric
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
 from bridge.store.database import ServerUrl, StoreError, too_new
-from bridge.store.schema import DURABLE, LOCKED, MIGRATES, WRITES, databases, pieces
+from bridge.store.schema import databases, pieces
 from bridge.store.store import BLOBS, NOW, VERSION, Store
 
 ANSWER_SECONDS = 10.0  # A stopped server may never answer.
@@ -52,6 +53,8 @@ PIECE = 1024 * 1024  # Bytes of a content in one row.
 LOCK = 0x6D6362
 """The number of the advisory lock. It covers the whole database: a role's settings decide on the
 schema, so that two schemas may be the same tables."""
+
+_AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
 
 _AWAY = "the database server cannot be reached"
 _UNCONFIRMED = "the database server was lost before it confirmed a change; it may have been made"
@@ -84,7 +87,7 @@ class ServerStore(Store):
         super().__init__(directory)
         self.pool, self._make = pool, partial(make_engine, pool)
         self._url, self.place = url.text, str(url)
-        self._silence = _silence(url.text)
+        self._silence = _silences[url.text]
         self.blobs = ServerBlobs(directory / BLOBS, self)
 
     def check(self) -> None:
@@ -92,21 +95,24 @@ class ServerStore(Store):
             pass
 
     def execute(self, statement: Executable, *, durable: bool = False) -> Sequence[Row[Any]]:
-        # One round trip: the server makes a transaction of each statement, and waits for its disk.
-        for again in range(10, -1, -1):
+        attempts = 10
+        while True:
             try:
-                with self._alone(writes=True) as connection:
-                    result = connection.execute(statement)
-                    return result.all() if result.returns_rows else ()
+                return self._execute_alone(statement, writes=True)
             except StoreError as error:
+                attempts -= 1
                 # The server undid it, as a deadlock or by its default isolation level.
-                if error.errno != errno.EDEADLK or not again:
+                if error.errno != errno.EDEADLK or not attempts:
                     raise
-        raise AssertionError
 
     def query(self, statement: Executable) -> Sequence[Row[Any]]:
-        with self._alone(writes=False) as connection:
-            return connection.execute(statement).all()
+        return self._execute_alone(statement, writes=False)
+
+    def _execute_alone(self, statement: Executable, *, writes: bool) -> Sequence[Row[Any]]:
+        # One round trip: the server makes a transaction of each statement, and waits for its disk.
+        with self.connected(writes=writes, **_AUTOCOMMIT) as connection:
+            result = connection.execute(statement)
+            return result.all() if result.returns_rows else ()
 
     def moment(self, now: float) -> ColumnElement[Any]:
         return extract("epoch", func.clock_timestamp())
@@ -115,28 +121,17 @@ class ServerStore(Store):
         return insert(table)
 
     @contextmanager
-    def _alone(self, *, writes: bool) -> Iterator[Connection]:
-        """Open a connection without a transaction."""
-        sends = False
-        with self._silence.attempt() as note_answer:
-            try:
-                with self._engine().connect() as connection:
-                    sends = writes
-                    yield connection.execution_options(isolation_level="AUTOCOMMIT")
-                    note_answer()
-            except SQLAlchemyError as error:
-                raise self._as_error(error, ending=sends) from None
-
-    @contextmanager
-    def connected(
-        self, *, writes: bool, durable: bool = False, locked: bool = True
-    ) -> Iterator[Connection]:
+    def connected(self, *, writes: bool, **options: Any) -> Iterator[Connection]:
         with (
             self._silence.attempt() as note_answer,
-            super().connected(writes=writes, durable=durable, locked=locked) as connection,
+            super().connected(writes=writes, **options) as connection,
         ):
-            note_answer()
-            yield connection
+            if options == _AUTOCOMMIT:
+                yield connection
+                note_answer()
+            else:
+                note_answer()
+                yield connection
 
     def _engine(self) -> Engine:
         return databases.engine(self._url, (0, 0), self._make, migrates=False)
@@ -262,38 +257,36 @@ class Silence:
                 self._trying.release()
 
 
-@cache
-def _silence(url: str) -> Silence:
-    return Silence()
+_silences = defaultdict[str, Silence](Silence)  # By address.
 
 
 def _begin(connection: Connection) -> None:
     options = connection.get_execution_options()
-    if options.get("isolation_level") == "AUTOCOMMIT":
+    if _AUTOCOMMIT.items() <= options.items():
         return
     # A writer must see the rows that others wrote while it waited for the lock.
-    level = "READ COMMITTED" if options.get(WRITES) else "REPEATABLE READ, READ ONLY"
+    level = "READ COMMITTED" if options["writes"] else "REPEATABLE READ, READ ONLY"
     statements = [
         f"SET TRANSACTION ISOLATION LEVEL {level}",
         # Less than `ANSWER_SECONDS`, so that the server says why a transaction waits.
         f"SET LOCAL statement_timeout = '{ANSWER_SECONDS * 900:.0f}ms'",
     ]
-    if options.get(WRITES):
+    if options["writes"]:
         # A stopped bridge may never end its write transaction and release the lock.
         statements += (
             "SET LOCAL idle_in_transaction_session_timeout = '5s'",
             f"SET LOCAL lock_timeout = '{ANSWER_SECONDS * 800:.0f}ms'",
         )
-        if not options.get(DURABLE):
+        if not options.get("durable"):
             statements.append("SET LOCAL synchronous_commit = off")
-        if options.get(LOCKED, True):
+        if options.get("locked", True):
             statements.append(f"SELECT pg_advisory_xact_lock({LOCK})")
-    if not options.get(MIGRATES):
+    if not options.get("migrates"):
         statements.append(
             "SELECT max(number), extract(epoch FROM clock_timestamp()) FROM migrations"
         )
     row = _execute_all(connection, "; ".join(statements))
-    if not options.get(MIGRATES):
+    if not options.get("migrates"):
         version, now = row
         connection.info[NOW] = float(now)
         if version > VERSION:

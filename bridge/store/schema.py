@@ -20,12 +20,6 @@ from sqlalchemy.pool import QueuePool
 
 from bridge.store.database import BUSY_SECONDS, StoreError, too_new
 
-# Execution options of transactions.
-WRITES = "bridge_writes"  # The transaction takes the write lock before it reads.
-LOCKED = "bridge_locked"  # If false, a transaction on a server writes without the lock.
-MIGRATES = "bridge_migrates"  # The transaction may create the tables.
-DURABLE = "bridge_durable"  # The transaction waits for the disk, to survive a power cut.
-
 metadata = sa.MetaData()
 
 migrations = sa.Table(
@@ -198,7 +192,7 @@ class Databases:
                 raise failure
             engine = (make or _engine)(url)
             try:
-                options = {WRITES: True, DURABLE: make is not None, MIGRATES: True}
+                options = {"writes": True, "durable": make is not None, "migrates": True}
                 with engine.execution_options(**options).begin() as connection:
                     _prepare(connection, migrates=migrates)
             except BaseException as error:
@@ -251,15 +245,15 @@ def _on_connect(connection: Any, _: Any) -> None:
 
 def _begin(connection: sa.Connection) -> None:
     options = connection.get_execution_options()
-    if not options.get(WRITES):
+    if not options["writes"]:
         connection.exec_driver_sql("BEGIN")
         return
     # NORMAL does not wait for the disk. After a power cut the database is consistent, but may lack
     # the last changes.
-    level = "FULL" if options.get(DURABLE) else "NORMAL"
-    if connection.info.get(DURABLE) != level:
+    level = "FULL" if options.get("durable") else "NORMAL"
+    if connection.info.get("durable") != level:
         connection.exec_driver_sql(f"PRAGMA synchronous={level}")
-        connection.info[DURABLE] = level
+        connection.info["durable"] = level
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

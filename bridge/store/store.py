@@ -185,18 +185,21 @@ class Store:
             pass
 
     @contextmanager
-    def connected(
-        self, *, writes: bool, durable: bool = False, locked: bool = True
-    ) -> Iterator[Connection]:
-        """Open a transaction; `locked` counts on a server only."""
-        from sqlalchemy.exc import SQLAlchemyError
+    def connected(self, *, writes: bool, **options: Any) -> Iterator[Connection]:
+        """Open a transaction, which takes the write lock before it reads if it writes.
 
-        from bridge.store.schema import DURABLE, LOCKED, WRITES
+        Args:
+            options: `durable` waits for the disk, to survive a power cut. On a server
+                `locked=False` writes without the lock, and an isolation level is possible.
+        """
+        from sqlalchemy.exc import SQLAlchemyError
 
         ending = False
         try:
-            options = {WRITES: writes, DURABLE: durable, LOCKED: locked}
-            with self._engine().execution_options(**options).begin() as connection:
+            engine = self._engine().execution_options(writes=writes, **options)
+            with engine.begin() as connection:
+                # Without a transaction, each statement is sent with its commit.
+                ending = writes and "isolation_level" in options
                 yield connection
                 ending = writes
         except SQLAlchemyError as error:
