@@ -25,23 +25,19 @@ HEAD = 4096  # Bytes at the beginning that decide the type.
 
 TEXT = "text/plain"
 
-_SIGNATURES: tuple[tuple[bytes, str], ...] = (
+_SIGNATURES: tuple[tuple[bytes | tuple[bytes, ...], str], ...] = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
+    ((b"GIF87a", b"GIF89a"), "image/gif"),
     (b"%PDF-", "application/pdf"),
-    (b"PK\x03\x04", "application/zip"),
-    (b"PK\x05\x06", "application/zip"),
+    ((b"PK\x03\x04", b"PK\x05\x06"), "application/zip"),
     (b"\x1f\x8b", "application/gzip"),
     (b"PAR1", "application/vnd.apache.parquet"),
     (b"SQLite format 3\x00", "application/vnd.sqlite3"),
     (b"\x7fELF", "application/x-executable"),
     (b"MZ", "application/x-msdownload"),
-    (b"\xfe\xed\xfa\xce", "application/x-mach-binary"),
-    (b"\xfe\xed\xfa\xcf", "application/x-mach-binary"),
-    (b"\xce\xfa\xed\xfe", "application/x-mach-binary"),
-    (b"\xcf\xfa\xed\xfe", "application/x-mach-binary"),
+    ((b"\xfe\xed\xfa\xce", b"\xfe\xed\xfa\xcf"), "application/x-mach-binary"),
+    ((b"\xce\xfa\xed\xfe", b"\xcf\xfa\xed\xfe"), "application/x-mach-binary"),
     (b"\xca\xfe\xba\xbe", "application/x-mach-binary"),
     (b"#!", "text/x-script"),
 )

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.to_thread
 
-from bridge.artifacts import ArtifactStore, store_for
 from bridge.artifacts.content import is_text
+from bridge.artifacts.store import ArtifactStore, store_for
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
 from bridge.cli.options import AsJson, Yes, arg, complete_runs, flag, opt

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts.store import ArtifactStore
 from bridge.callers.client import RunCaller
 from bridge.catalog.program.advice import SIGNATURE, explain_syntax
 from bridge.catalog.program.checks import check_program, find_lost_value

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from bridge.artifacts import store_for
+from bridge.artifacts.store import store_for
 from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
 from bridge.errors import BridgeError, CannotAskError, LoginFailedError, NotStartedError

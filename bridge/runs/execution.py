@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any
 
-from bridge.artifacts import RunArtifacts
+from bridge.artifacts.store import RunArtifacts
 from bridge.callers.client import MAX_WAIT_SECONDS
 from bridge.catalog.entries import run_discovered
 from bridge.errors import AuditError

@@ -37,8 +37,8 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from bridge.artifacts import ArtifactStore, parse_part, read_part
-from bridge.artifacts.store import ARTIFACTS_URI, RUNS_URI
+from bridge.artifacts.content import parse_part, read_part
+from bridge.artifacts.store import ARTIFACTS_URI, RUNS_URI, ArtifactStore
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownError
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, Json

@@ -9,17 +9,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.artifacts import ArtifactStore, Part, PartialContent, parse_part, read_part
 from bridge.artifacts.content import (
     HEAD,
     MAX_ANSWER,
     SPARE,
+    Part,
+    PartialContent,
     is_text,
     line_span,
     mime_type,
+    parse_part,
+    read_part,
     text_answer,
 )
-from bridge.artifacts.store import RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.errors import ArtifactStoreError, InvalidRequestError
 from tests.artifacts.rig import RUN, store
 
