@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from time import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -229,12 +228,8 @@ class ArtifactStore:
         # By owner, the last refusal: its size, the totals and the time.
         self._refused: dict[str, tuple[int, tuple[int, int], float]] = {}
         self._changing = threading.Lock()
-        self.blobs = self._store.blobs
+        self.root, self.blobs = self._store.place, self._store.blobs
         self.run = self._store.run  # For what blocks.
-
-    @property
-    def root(self) -> Path | str:
-        return self._store.place
 
     def quota(self, owner: str, run_id: str) -> Quota:
         if not _RUN.fullmatch(run_id):
@@ -249,8 +244,7 @@ class ArtifactStore:
     def find_all(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
         """Return the artifacts of an owner, or of all if None, newest first."""
         with translate_errors("listed", self.root), self._store.reading() as kept:
-            rows = self._select(kept, owner, run_id)
-            return tuple(self._artifact(row) for row in rows)
+            return tuple(map(self._artifact, self._select(kept, owner, run_id)))
 
     def page(
         self, owner: str | None, size: int, after: str = ""
@@ -356,22 +350,21 @@ class ArtifactStore:
     def remove(self, owner: str | None, uri: str) -> Artifact:
         """Remove an artifact, and its content unless another artifact has it."""
         row = self._find(owner, uri)
-        with translate_errors("removed", self.root):
-            with self._store.writing() as kept:
-                _delete(kept, [row])
-            self._store.drop([row.digest])
+        self._remove([row])
         return self._artifact(row)
 
     def remove_all(self, owner: str | None, run_id: str = "") -> int:
+        with translate_errors("removed", self.root), self._store.reading() as kept:
+            rows = self._select(kept, owner, run_id, expired=True)
+        if rows:
+            self._remove(rows)
+        return len(rows)
+
+    def _remove(self, rows: Sequence[Row[Any]]) -> None:
         with translate_errors("removed", self.root):
-            with self._store.reading() as kept:
-                if not self._select(kept, owner, run_id, most=1, expired=True):
-                    return 0
             with self._store.writing() as kept:
-                rows = self._select(kept, owner, run_id, expired=True)
                 _delete(kept, rows)
             self._store.drop(row.digest for row in rows)
-        return len(rows)
 
     def tidy(self) -> int:
         with translate_errors("tidied", self.root), self._changing:

@@ -45,14 +45,6 @@ MAX_QUESTION = 5_500
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Times:
-    """Time limits in seconds: `apply` for a plan, `finish` for its running call if cancelled."""
-
-    apply: float = 30 * 60.0  # The user approved all calls.
-    finish: float = 5.0
-
-
 StepStatus = Literal["done", "failed", "unknown", "not done"]
 
 
@@ -105,7 +97,8 @@ class PlanExecutor:
     servers: Servers
     services: GateServices
     plans: Plans
-    times: Times = field(default_factory=Times)
+    seconds: float = 30 * 60.0  # For a plan: the user approved all calls.
+    finish_seconds: float = 5.0  # For the running call, if the plan is cancelled.
 
     async def apply(self, request: ApplyRequest, caller: RunCaller) -> RunResult:
         """Make a plan's calls, after a person has approved exactly those."""
@@ -170,7 +163,7 @@ class PlanExecutor:
         kept, gate = execution.kept, execution.gate
         started = time.monotonic()
         try:
-            await execution.perform(self.times)
+            await execution.perform(self.seconds, self.finish_seconds)
         finally:
             # A cancelled client gets no result, but the audit log does.
             result = _result(execution, run_id)
@@ -179,7 +172,7 @@ class PlanExecutor:
                 tool_calls=gate.calls,
                 tool_result_bytes=gate.result_bytes,
             )
-            result = replace(result, usage=usage, timeout_seconds=self.times.apply)
+            result = replace(result, usage=usage, timeout_seconds=self.seconds)
             record(result)
             if execution.is_untouched:
                 # Another bridge may have the policy or the server to apply it.
@@ -215,10 +208,10 @@ class _Execution:
         """Whether the first call was refused before its server received it."""
         return bool(self.steps[0].error) and not self.steps[0].sent
 
-    async def perform(self, times: Times) -> None:
+    async def perform(self, seconds: float, finish_seconds: float) -> None:
         """Make the calls in order until one fails. A cancellation ends it between two calls."""
         clock = self._run.caller.clock
-        until = clock.now() + times.apply
+        until = clock.now() + seconds
         for step in self.steps:
             await anyio.lowlevel.checkpoint()
             if clock.now() >= until:
@@ -234,7 +227,7 @@ class _Execution:
             except BridgeError as error:
                 step.stop(error)
                 return
-            await self._make(step, arguments, times.finish)
+            await self._make(step, arguments, finish_seconds)
             if step.status != "done":
                 return
 
