@@ -134,12 +134,12 @@ class ServerStore(Store):
                 yield connection
 
     def _engine(self) -> Engine:
-        return databases.engine(self._url, (0, 0), self._make, migrates=False)
+        return databases.engine(self._url, self._make, migrates=False)
 
     def migrate(self) -> None:
         """Bring the database to this version."""
         databases.close(self._url)
-        databases.engine(self._url, (0, 0), self._make)
+        databases.engine(self._url, self._make)
 
     def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         failure = as_store_error(error)
@@ -227,8 +227,7 @@ class Silence:
     def attempt(self) -> Iterator[Callable[[], None]]:
         """Make a call, which calls the function once the database has answered it.
 
-        Raises:
-            StoreError: The database does not answer, and another call tries it.
+        Raises StoreError if the database does not answer, and another call tries it.
         """
         problem, began = self._problem, time.monotonic()
         tries = bool(problem) and self._trying.acquire(blocking=False)

@@ -131,14 +131,7 @@ the schema is a new one at the end, and only adds: bridges of both versions use 
 
 
 def _prepare(connection: sa.Connection, *, migrates: bool) -> None:
-    """Bring the database to this version.
-
-    Args:
-        migrates: Whether to change a database that an earlier version has made.
-
-    Raises:
-        StoreError: The database has another version.
-    """
+    """Bring a new database to this version, or any earlier one if this transaction migrates."""
     version = 0
     if sa.inspect(connection).has_table(migrations.name):
         version = max((row.number for row in connection.execute(migrations.select())), default=0)
@@ -167,17 +160,16 @@ class Databases:
     def engine(
         self,
         url: str,
-        file: tuple[int, int],
         make: Callable[[str], sa.Engine] | None = None,
         *,
+        file: tuple[int, int] = (0, 0),
         migrates: bool = True,
     ) -> sa.Engine:
-        """Return the engine of a database of this version.
+        """Return the engine of a database of this version; `migrates` changes an earlier one.
 
         Args:
-            file: Device and inode of its file: a replaced file gets a new engine.
             make: Returns a new engine; None for SQLite's.
-            migrates: Whether to change a database that an earlier version has made.
+            file: Device and inode of its file: a replaced file gets a new engine.
         """
         with self._changing[url]:
             engine, known_file = self._engines.get(url, (None, None))

@@ -178,7 +178,6 @@ class Store:
 
     def migrate(self) -> None:
         """Bring the database to this version; SQLite's is migrated when it is opened."""
-        self.check()
 
     def check(self) -> None:
         with self.reading():
@@ -210,7 +209,7 @@ class Store:
         from bridge.store.schema import databases
 
         status = self._file.stat()
-        return databases.engine(self._url, (status.st_dev, status.st_ino))
+        return databases.engine(self._url, file=(status.st_dev, status.st_ino))
 
     def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         """Return the store's error; a server may have committed a transaction that was `ending`."""
@@ -256,11 +255,11 @@ class Transaction:
 
     def delete(self, kind: str, owner: str, name: str) -> bool:
         documents = table("documents")
-        removed = documents.delete().where(*_where(kind, owner, name))
+        removed = documents.delete().where(*_where(kind, owner, [name]))
         return bool(self.execute(removed.returning(documents.c.name)))
 
     def listed(self, kind: str, owner: str | None = None) -> list[Document]:
-        return [Document._make(row) for row in self._rows(Document._fields, kind, owner)]
+        return list(map(Document._make, self._rows(Document._fields, kind, owner)))
 
     def owners(self, kind: str) -> set[str]:
         return {row.owner for row in self._rows(("owner",), kind)}
@@ -269,21 +268,12 @@ class Transaction:
         rows = self._rows(("name", "data"), kind, owner, names)
         return [(row.name, bytes(row.data)) for row in rows]
 
-    def _rows(
-        self,
-        columns: Iterable[str],
-        kind: str,
-        owner: str | None = None,
-        names: list[str] | None = None,
-    ) -> Sequence[Row[Any]]:
+    def _rows(self, columns: Iterable[str], *which: Any) -> Sequence[Row[Any]]:
         if self.connection is None:
             return ()
-        documents = table("documents")
-        ordered = select("documents", *columns)
-        ordered = ordered.order_by(documents.c.updated.desc(), documents.c.name)
-        if names is not None:
-            ordered = ordered.where(documents.c.name.in_(names))
-        return self.execute(ordered.where(*_where(kind, owner)))
+        documents = table("documents").c
+        ordered = select("documents", *columns).order_by(documents.updated.desc(), documents.name)
+        return self.execute(ordered.where(*_where(*which)))
 
     def used(self, digests: Iterable[str] | None = None) -> set[str]:
         if self.connection is None:
@@ -315,10 +305,15 @@ class Transaction:
         return removed
 
 
-def _where(kind: str, owner: str | None, name: str | None = None) -> list[ColumnElement[bool]]:
-    given = {"kind": kind, "owner": owner, "name": name}
+def _where(
+    kind: str, owner: str | None = None, names: list[str] | None = None
+) -> Iterator[ColumnElement[bool]]:
     columns = table("documents").c
-    return [columns[key] == value for key, value in given.items() if value is not None]
+    yield columns.kind == kind
+    if owner is not None:
+        yield columns.owner == owner
+    if names is not None:
+        yield columns.name.in_(names)
 
 
 def table(name: str) -> Table:
