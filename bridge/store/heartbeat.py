@@ -9,8 +9,7 @@ from contextlib import suppress
 
 import anyio
 
-from bridge.store.database import StoreError
-from bridge.store.store import VERSION, Store, table
+from bridge.store.store import VERSION, Store, StoreError, table
 
 logger = logging.getLogger(__name__)
 

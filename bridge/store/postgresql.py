@@ -42,9 +42,8 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from bridge.event_loop import count_metric
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
-from bridge.store.database import ServerUrl, StoreError, too_new
 from bridge.store.schema import databases, pieces
-from bridge.store.store import BLOBS, NOW, VERSION, Store
+from bridge.store.store import BLOBS, NOW, VERSION, ServerUrl, Store, StoreError, too_new
 
 ANSWER_SECONDS = 10.0  # A stopped server may never answer.
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from bridge.store.database import BUSY_SECONDS, StoreError, too_new
+from bridge.store.store import BUSY_SECONDS, StoreError, too_new
 
 metadata = sa.MetaData()
 
