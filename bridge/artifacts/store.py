@@ -12,11 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
 from time import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
@@ -46,59 +44,45 @@ Origin = Callable[[], Provenance | None]
 
 
 @dataclass(eq=False)
-class Quota:
-    """A run's quota of artifacts and bytes. Thread-safe."""
-
-    _total: int
-    _used: int = 0
-    _count: int = 0
-    _changing: threading.Lock = field(default_factory=threading.Lock)
-
-    def begin(self) -> None:
-        with self._changing:
-            if self._count >= MAX_RUN_ENTRIES:
-                message = f"This run has stored {MAX_RUN_ENTRIES:,} files and outputs: the limit."
-                remedy = "Put many small files into an archive."
-                raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
-            self._count += 1
-
-    def take(self, size: int) -> None:
-        with self._changing:
-            if self._used + size > self._total:
-                message = f"A run may store {self._total:,} bytes, and this one exceeds them."
-                remedy = (
-                    "MCP_BRIDGE_ARTIFACT_RUN_BYTES sets how much, within MCP_BRIDGE_ARTIFACT_BYTES."
-                )
-                raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
-            self._used += size
-
-    def give_back(self, size: int) -> None:
-        with self._changing:
-            self._used -= size
-            self._count -= 1
-
-
-@dataclass(frozen=True)
 class RunArtifacts:
-    """Adds artifacts to one run, within its quota."""
+    """Adds artifacts to one run, within its quota of artifacts and bytes. Thread-safe."""
 
     store: ArtifactStore
     owner: str
     run_id: str
     origin: Origin = lambda: None
+    _size: int = 0
+    _count: int = 0
+    _changing: threading.Lock = field(default_factory=threading.Lock)
 
-    @cached_property
-    def quota(self) -> Quota:
-        return self.store.quota(self.owner, self.run_id)
+    def take(self, size: int, count: int = 0) -> None:
+        """Use a part of the quota; negative numbers give it back."""
+        # A run with more than the whole store would lose its own first files.
+        most = min(self.store.run_bytes, self.store.total_bytes)
+        with self._changing:
+            if count > 0 and self._count >= MAX_RUN_ENTRIES:
+                message = f"This run has stored {MAX_RUN_ENTRIES:,} files and outputs: the limit."
+                remedy = "Put many small files into an archive."
+                raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
+            if size > 0 and self._size + size > most:
+                message = f"A run may store {most:,} bytes, and this one exceeds them."
+                remedy = (
+                    "MCP_BRIDGE_ARTIFACT_RUN_BYTES sets how much, within MCP_BRIDGE_ARTIFACT_BYTES."
+                )
+                raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
+            self._size += size
+            self._count += count
 
     def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
         """Begin an artifact; the store lists it once it is finished."""
-        self.quota.begin()
+        if not _RUN.fullmatch(self.run_id):
+            raise ValueError(f"no run is called {self.run_id!r:.80}")
+        self.take(0, 1)
         try:
             with translate_errors("stored", self.store.root):
                 unfinished = self.store.blobs.begin()
         except ArtifactStoreError:
-            self.quota.give_back(0)
+            self.take(0, -1)
             raise
         return ArtifactWriter(self, unfinished, name, mime_type, kind)
 
@@ -129,7 +113,7 @@ class ArtifactWriter:
         If that fails, the artifact is discarded, but beyond the quota the previous data stays.
         """
         unfinished = self._require_open()
-        self._run.quota.take(len(data))
+        self._run.take(len(data))
         self._size += len(data)
         try:
             with translate_errors("stored", self._run.store.root):
@@ -172,7 +156,7 @@ class ArtifactWriter:
         if self._unfinished is None:
             return
         unfinished, self._unfinished = self._unfinished, None
-        self._run.quota.give_back(self._size)
+        self._run.take(-self._size, -1)
         self._run.store.blobs.discard(unfinished)
 
     def _require_open(self) -> Unfinished:
@@ -223,23 +207,12 @@ class ArtifactStore:
     def __post_init__(self) -> None:
         self._seconds = self.days * 24 * 3600.0
         self.limits = {"bytes": self.total_bytes, "days": self.days}
-        self._quotas: WeakValueDictionary[tuple[str, str], Quota] = WeakValueDictionary()
         self._last = 0
         # By owner, the last refusal: its size, the totals and the time.
         self._refused: dict[str, tuple[int, tuple[int, int], float]] = {}
         self._changing = threading.Lock()
         self.root, self.blobs = self._store.place, self._store.blobs
         self.run = self._store.run  # For what blocks.
-
-    def quota(self, owner: str, run_id: str) -> Quota:
-        if not _RUN.fullmatch(run_id):
-            raise ValueError(f"no run is called {run_id!r:.80}")
-        quota = self._quotas.get((owner, run_id))
-        if quota is None:
-            # A run with more than the whole store would lose its own first files.
-            most = min(self.run_bytes, self.total_bytes)
-            quota = self._quotas.setdefault((owner, run_id), Quota(most))
-        return quota
 
     def find_all(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
         """Return the artifacts of an owner, or of all if None, newest first."""
