@@ -18,7 +18,6 @@ from pathlib import Path
 
 from bridge.errors import ArtifactStoreError, InvalidRequestError
 from bridge.model import Artifact
-from bridge.store import StoreError
 from bridge.store.blobs import OpenBlob
 
 HEAD = 4096  # Bytes at the beginning that decide the type.
@@ -249,9 +248,8 @@ def translate_errors(doing: str, root: Path | str) -> Iterator[None]:
         else:
             reason = error.strerror or str(error) or type(error).__name__
             message = f"Artifacts cannot be {doing}: {reason}."
-            remedy = "Only this user may have write access to the directory."
-            if isinstance(error, StoreError) and error.remedy:
-                remedy = error.remedy
+            remedy = getattr(error, "remedy", "")
+            remedy = remedy or "Only this user may have write access to the directory."
         raise ArtifactStoreError(message, remedy=remedy, host_detail=f"[{root}]") from error
 
 

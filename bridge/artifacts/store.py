@@ -112,15 +112,10 @@ class ArtifactWriter:
 
         If that fails, the artifact is discarded, but beyond the quota the previous data stays.
         """
-        unfinished = self._require_open()
         self._run.take(len(data))
         self._size += len(data)
-        try:
-            with translate_errors("stored", self._run.store.root):
-                unfinished.write(data)
-        except ArtifactStoreError:
-            self.discard()
-            raise
+        with self._storing() as unfinished:
+            unfinished.write(data)
         self._digest.update(data)
         if len(self._head) < HEAD:
             self._head += data[: HEAD - len(self._head)]
@@ -130,8 +125,7 @@ class ArtifactWriter:
         return await self._run.store.run(self.finish)
 
     def finish(self) -> Artifact:
-        unfinished, run = self._require_open(), self._run
-        name = visible(valid_text(self._name[: 2 * MAX_NAME]), keep="")
+        run, name = self._run, visible(valid_text(self._name[: 2 * MAX_NAME]), keep="")
         label = Artifact(
             uri="",
             name=name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…",
@@ -142,12 +136,8 @@ class ArtifactWriter:
             kind=self._kind,
             provenance=run.origin(),
         )
-        try:
-            with translate_errors("stored", run.store.root):
-                artifact = run.store.keep(unfinished, run.owner, label)
-        except ArtifactStoreError:
-            self.discard()
-            raise
+        with self._storing() as unfinished:
+            artifact = run.store.keep(unfinished, run.owner, label)
         self._unfinished = None
         os.close(unfinished.descriptor)
         return artifact
@@ -159,10 +149,17 @@ class ArtifactWriter:
         self._run.take(-self._size, -1)
         self._run.store.blobs.discard(unfinished)
 
-    def _require_open(self) -> Unfinished:
+    @contextmanager
+    def _storing(self) -> Iterator[Unfinished]:
+        """Discard the artifact if it cannot be stored."""
         if self._unfinished is None:
             raise ArtifactStoreError("The artifact is finished or discarded.")
-        return self._unfinished
+        try:
+            with translate_errors("stored", self._run.store.root):
+                yield self._unfinished
+        except ArtifactStoreError:
+            self.discard()
+            raise
 
     def __enter__(self) -> ArtifactWriter:
         return self
@@ -175,7 +172,6 @@ ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
 MAX_ENTRIES = 50_000  # Artifacts of all owners.
-
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ARTIFACT_URI = re.compile(rf"{ARTIFACTS_URI}([0-9a-f]{{20}})")
