@@ -391,7 +391,7 @@ class ArtifactStore:
             return artifact
 
     def _insert(self, kept: Transaction, owner: str, label: Artifact) -> Artifact:
-        now = int(self._time(kept) * 1000)
+        now = int(kept.now(self.now) * 1000)
         # Dates keep the order of artifacts of one millisecond: they run up to a second ahead. A
         # clock that was set back by more counts.
         self._last = self._last + 1 if now <= self._last < now + 1000 else now
@@ -450,10 +450,7 @@ class ArtifactStore:
         return ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
 
     def _oldest(self, kept: Transaction) -> int:
-        return int((self._time(kept) - self._seconds) * 1000)
-
-    def _time(self, kept: Transaction) -> float:
-        return kept.now() if kept.is_shared else self.now()
+        return int((kept.now(self.now) - self._seconds) * 1000)
 
 
 def store_for(settings: Settings) -> ArtifactStore:

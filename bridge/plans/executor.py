@@ -351,14 +351,13 @@ def _error(execution: _Execution, stopped: PlanStep | None, why: str, run_id: st
     for status, word in words.items():
         numbers = [step.request.number for step in execution.steps if step.status == status]
         lines += [f"{word}: {ranges(numbers)}."] if numbers else []
-    if execution.is_untouched:
-        lines.append("The plan is not used up.")
-        return "\n".join(lines)
-    lines.append(
-        "The plan is used up. For the other calls, run the program again with "
-        f'retry_of="{run_id}", which repeats no call that was made here; or plan again.'
-    )
-    return "\n".join(lines)
+    end = "The plan is not used up."
+    if not execution.is_untouched:
+        end = (
+            "The plan is used up. For the other calls, run the program again with "
+            f'retry_of="{run_id}", which repeats no call that was made here; or plan again.'
+        )
+    return "\n".join([*lines, end])
 
 
 def ranges(numbers: Iterable[int]) -> str:

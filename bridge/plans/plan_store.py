@@ -65,9 +65,6 @@ class Plans:
         self._kept: OrderedDict[str, StoredPlan] = OrderedDict()
         self._gone: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
-    def __repr__(self) -> str:
-        return f"<Plans kept={len(self._kept)} remembered={len(self._gone)}>"
-
     async def keep(
         self,
         held_calls: HeldCalls,

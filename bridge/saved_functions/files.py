@@ -339,12 +339,12 @@ class SkillIndex:
                 self._read[name] = (changed[name], read_skill(name, text))
             return {name: self._read[name][1] for name in sorted(self._read)}
 
-    async def get(self, name: str) -> Skill:
+    async def get(self, name: str, *, usable: bool = True) -> Skill:
         skills = await self.all()
         if name not in skills:
             raise unknown(name, skills)
         skill = skills[name]
-        if skill.problem:
+        if usable and skill.problem:
             raise LibraryError(f"Skill {name!r} cannot be used as its file is: {skill.problem}")
         return skill
 

@@ -242,7 +242,7 @@ class Checkpoints:
         with self._store.writing() as kept:
             if not may_remove(kept, "sessions", self.limits):
                 return 0
-            moment = kept.now() if kept.is_shared else self._now()
+            moment = kept.now(self._now)
             idle = (sessions.c.process.is_(None)) | (sessions.c.process == "")
             free = idle | (sessions.c.renewed < moment - LEASE_SECONDS)
             # Two sessions with one state have two rows of it, so an item's content is its id.

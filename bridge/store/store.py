@@ -147,13 +147,12 @@ class Store:
 
     def documents(self, kind: str, names: Iterable[str], owner: str = "") -> dict[str, bytes]:
         names = list(names)
-        documents: dict[str, bytes] | None = None
         if not (self.shared or "sqlalchemy" in sys.modules) and _exists(self._file):
             documents = _read_without_sqlalchemy(self._file, kind, owner, names)
-        if documents is None:
-            with self.reading() as transaction:
-                documents = dict(transaction.all(kind, owner, names))
-        return documents
+            if documents is not None:
+                return documents
+        with self.reading() as transaction:
+            return dict(transaction.all(kind, owner, names))
 
     @contextmanager
     def writing(self, *, durable: bool = False) -> Iterator[Transaction]:
@@ -293,10 +292,10 @@ class Transaction:
         """Whether it is a server's, whose clock and limits hold for all bridges."""
         return self.connection is not None and NOW in self.connection.info
 
-    def now(self) -> float:
+    def now(self, local: Callable[[], float] | None = None) -> float:
         """Return the seconds since the epoch, by a server's clock or by this machine's."""
         known = None if self.connection is None else self.connection.info.get(NOW)
-        return time.time() if known is None else float(known)
+        return (local or time.time)() if known is None else float(known)
 
     def execute(self, statement: Executable, values: Any = None) -> Sequence[Row[Any]]:
         """Execute a statement; return its rows, none without a database."""
@@ -394,10 +393,9 @@ def select(name: str, *columns: str) -> Select[Any]:
 
 
 def _exists(file: Path) -> bool:
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError):
         return file.stat().st_size > 0
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return False
 
 
 def _read_without_sqlalchemy(
