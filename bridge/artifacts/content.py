@@ -296,10 +296,10 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True)
 class PartialContent:
-    """The part of an artifact in one response, as text or as bytes."""
+    """The part of an artifact in one response."""
 
-    data: bytes = b""
-    text: str | None = None
+    data: bytes
+    text: str | None  # None if it is no text.
     # The range of bytes, of all.
     start: int
     end: int
@@ -338,13 +338,12 @@ def read_part(content: Content, part: Part) -> PartialContent:
     wanted = min(size - start, MAX_ANSWER if part.length is None else part.length, MAX_ANSWER)
     # Only the whole content can be checked against its digest.
     data = content.whole() if wanted == size else content.read(start, wanted + SPARE)
-    begin, end, answer = text_answer(data, start, wanted, size) if text else (start, 0, None)
-    if answer is None:
-        data = data[:wanted]
-        begin, end = start, start + len(data)
+    begin, end, answer = start, start + len(data[:wanted]), None
+    if text:
+        begin, end, answer = text_answer(data, start, wanted, size)
     more = f"offset={end}" + ("" if part.length is None else f"&length={part.length}")
     return PartialContent(
-        data=b"" if answer is not None else data,
+        data=data[:wanted],
         text=answer,
         start=begin,
         end=end,
@@ -379,7 +378,7 @@ def _read_lines(content: Content, part: Part) -> PartialContent:
         more = f"offset={end}"
     return PartialContent(
         text=text,
-        data=b"" if text is not None else data,
+        data=data,
         start=span.start,
         end=end,
         size=size,
