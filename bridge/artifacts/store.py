@@ -63,15 +63,14 @@ class RunArtifacts:
             if count > 0 and self._count >= MAX_RUN_ENTRIES:
                 message = f"This run has stored {MAX_RUN_ENTRIES:,} files and outputs: the limit."
                 remedy = "Put many small files into an archive."
-                raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
-            if size > 0 and self._size + size > most:
+            elif size > 0 and self._size + size > most:
                 message = f"A run may store {most:,} bytes, and this one exceeds them."
-                remedy = (
-                    "MCP_BRIDGE_ARTIFACT_RUN_BYTES sets how much, within MCP_BRIDGE_ARTIFACT_BYTES."
-                )
-                raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
-            self._size += size
-            self._count += count
+                remedy = "MCP_BRIDGE_ARTIFACT_RUN_BYTES sets it, within MCP_BRIDGE_ARTIFACT_BYTES."
+            else:
+                self._size += size
+                self._count += count
+                return
+        raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
 
     def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
         """Begin an artifact; the store lists it once it is finished."""

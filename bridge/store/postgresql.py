@@ -18,27 +18,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Engine,
-    Executable,
-    Row,
-    Table,
-    create_engine,
-    event,
-    extract,
-    func,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.exc import (
-    DBAPIError,
-    DisconnectionError,
-    OperationalError,
-    SQLAlchemyError,
-    TimeoutError,
-)
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from bridge.event_loop import count_metric
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
@@ -93,7 +74,7 @@ class ServerStore(Store):
         with self.connected(writes=True):
             pass
 
-    def execute(self, statement: Executable, *, durable: bool = False) -> Sequence[Row[Any]]:
+    def execute(self, statement: sa.Executable, *, durable: bool = False) -> Sequence[sa.Row[Any]]:
         attempts = 10
         while True:
             try:
@@ -104,23 +85,23 @@ class ServerStore(Store):
                 if error.errno != errno.EDEADLK or not attempts:
                     raise
 
-    def query(self, statement: Executable) -> Sequence[Row[Any]]:
+    def query(self, statement: sa.Executable) -> Sequence[sa.Row[Any]]:
         return self._execute_alone(statement, writes=False)
 
-    def _execute_alone(self, statement: Executable, *, writes: bool) -> Sequence[Row[Any]]:
+    def _execute_alone(self, statement: sa.Executable, *, writes: bool) -> Sequence[sa.Row[Any]]:
         # One round trip: the server makes a transaction of each statement, and waits for its disk.
         with self.connected(writes=writes, **_AUTOCOMMIT) as connection:
             result = connection.execute(statement)
             return result.all() if result.returns_rows else ()
 
-    def moment(self, now: float) -> ColumnElement[Any]:
-        return extract("epoch", func.clock_timestamp())
+    def moment(self, now: float) -> sa.ColumnElement[Any]:
+        return sa.extract("epoch", sa.func.clock_timestamp())
 
-    def upsert(self, table: Table) -> Any:
+    def upsert(self, table: sa.Table) -> Any:
         return insert(table)
 
     @contextmanager
-    def connected(self, *, writes: bool, **options: Any) -> Iterator[Connection]:
+    def connected(self, *, writes: bool, **options: Any) -> Iterator[sa.Connection]:
         with (
             self._silence.attempt() as note_answer,
             super().connected(writes=writes, **options) as connection,
@@ -132,7 +113,7 @@ class ServerStore(Store):
                 note_answer()
                 yield connection
 
-    def _engine(self) -> Engine:
+    def _engine(self) -> sa.Engine:
         return databases.engine(self._url, self._make, migrates=False)
 
     def migrate(self) -> None:
@@ -140,7 +121,7 @@ class ServerStore(Store):
         databases.close(self._url)
         databases.engine(self._url, self._make)
 
-    def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
+    def _as_error(self, error: sa.exc.SQLAlchemyError, *, ending: bool) -> StoreError:
         failure = as_store_error(error)
         if ending and failure.errno == errno.ENOTCONN:
             failure = StoreError(failure.errno, _UNCONFIRMED, _REMEDY)
@@ -150,7 +131,7 @@ class ServerStore(Store):
         return failure
 
 
-def make_engine(pool: int, url: str) -> Engine:
+def make_engine(pool: int, url: str) -> sa.Engine:
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -185,7 +166,7 @@ def make_engine(pool: int, url: str) -> Engine:
         # No prepared statements: a pooler may not support them.
         return BoundedConnection.connect(prepare_threshold=None, **given)
 
-    engine = create_engine(
+    engine = sa.create_engine(
         "postgresql+psycopg://",
         creator=connect,
         pool_size=pool // 2,
@@ -193,17 +174,17 @@ def make_engine(pool: int, url: str) -> Engine:
         pool_timeout=ANSWER_SECONDS,
         hide_parameters=True,
     )
-    event.listen(engine, "begin", _begin)
-    event.listen(engine, "checkin", _note_use)
-    event.listen(engine, "checkout", _try_idle)
+    sa.event.listen(engine, "begin", _begin)
+    sa.event.listen(engine, "checkin", _note_use)
+    sa.event.listen(engine, "checkout", _try_idle)
     return engine
 
 
-def _note_use(_: Any, record: ConnectionPoolEntry) -> None:
+def _note_use(_: Any, record: sa.pool.ConnectionPoolEntry) -> None:
     record.info["used"] = time.monotonic()
 
 
-def _try_idle(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
+def _try_idle(connection: Any, record: sa.pool.ConnectionPoolEntry, _: Any) -> None:
     """Try a connection that was idle: a restarted server has dropped it."""
     if time.monotonic() - record.info.get("used", inf) > 5.0:
         # Half of the time is for another connection.
@@ -211,7 +192,7 @@ def _try_idle(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
         try:
             connection.execute("")
         except Exception:
-            raise DisconnectionError from None
+            raise sa.exc.DisconnectionError from None
         connection.share, connection.autocommit = 1.0, False
 
 
@@ -258,7 +239,7 @@ class Silence:
 _silences = defaultdict[str, Silence](Silence)  # By address.
 
 
-def _begin(connection: Connection) -> None:
+def _begin(connection: sa.Connection) -> None:
     options = connection.get_execution_options()
     if _AUTOCOMMIT.items() <= options.items():
         return
@@ -291,7 +272,7 @@ def _begin(connection: Connection) -> None:
             raise too_new(shared=True)
 
 
-def _execute_all(connection: Connection, statements: str) -> Any:
+def _execute_all(connection: sa.Connection, statements: str) -> Any:
     """Execute statements in one round trip; return the last one's row."""
     dbapi: Any = connection.dialect.dbapi
     raw: Any = connection.connection.dbapi_connection
@@ -306,16 +287,16 @@ def _execute_all(connection: Connection, statements: str) -> Any:
             # What ended this connection has ended the idle ones too.
             connection.invalidate()
             connection.engine.dispose()
-        raise OperationalError("BEGIN", None, error) from None
+        raise sa.exc.OperationalError("BEGIN", None, error) from None
 
 
-def as_store_error(error: SQLAlchemyError) -> StoreError:
-    if isinstance(error, TimeoutError):
+def as_store_error(error: sa.exc.SQLAlchemyError) -> StoreError:
+    if isinstance(error, sa.exc.TimeoutError):
         return StoreError(errno.EAGAIN, "all connections to the database are in use", _REMEDY)
-    original = error.orig if isinstance(error, DBAPIError) else None
+    original = error.orig if isinstance(error, sa.exc.DBAPIError) else None
     state = getattr(original, "sqlstate", None)
-    unconnected = isinstance(error, OperationalError) and state is None
-    if unconnected or (isinstance(error, DBAPIError) and error.connection_invalidated):
+    unconnected = isinstance(error, sa.exc.OperationalError) and state is None
+    if unconnected or (isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated):
         # libpq's text names host, port, user and reason, and no password.
         reason = _first_line(original) if state is None else ""
         number, message = errno.ENOTCONN, f"{_AWAY}{reason}"
@@ -348,7 +329,9 @@ class ServerBlobs(Blobs):
         with self._store.connected(writes=True, locked=False) as connection:
             _send(connection, unfinished, digest)
 
-    def publish(self, connection: Connection | None, unfinished: Unfinished, digest: str) -> None:
+    def publish(
+        self, connection: sa.Connection | None, unfinished: Unfinished, digest: str
+    ) -> None:
         """Send a content again if another bridge has removed it since `prepare`."""
         assert connection is not None
         _send(connection, unfinished, digest)
@@ -356,7 +339,7 @@ class ServerBlobs(Blobs):
 
     def open(self, digest: str) -> OpenBlob:
         """Open a content in one transaction, which still reads it after a removal."""
-        size = pieces.select().with_only_columns(func.sum(func.octet_length(pieces.c.data)))
+        size = pieces.select().with_only_columns(sa.func.sum(sa.func.octet_length(pieces.c.data)))
         with ExitStack() as stack:
             connection = stack.enter_context(self._store.connected(writes=False))
             total = connection.execute(size.where(pieces.c.digest == digest)).scalar()
@@ -371,7 +354,7 @@ class ServerBlobs(Blobs):
             ours = (pieces.c.digest == digest, pieces.c.number.between(first, last))
             try:
                 data = b"".join(connection.execute(chosen.where(*ours)).scalars())
-            except SQLAlchemyError as error:
+            except sa.exc.SQLAlchemyError as error:
                 raise as_store_error(error) from None
             return data[start - first * PIECE :][:wanted]
 
@@ -381,7 +364,7 @@ class ServerBlobs(Blobs):
 
         return OpenBlob(size=int(total), read=read, close=close)
 
-    def remove(self, connection: Connection | None, digest: str) -> bool:
+    def remove(self, connection: sa.Connection | None, digest: str) -> bool:
         assert connection is not None
         removed = pieces.delete().where(pieces.c.digest == digest)
         return connection.execute(removed).rowcount > 0
@@ -392,7 +375,7 @@ class ServerBlobs(Blobs):
             return set(connection.execute(first).scalars())
 
 
-def _send(connection: Connection, unfinished: Unfinished, digest: str) -> None:
+def _send(connection: sa.Connection, unfinished: Unfinished, digest: str) -> None:
     size = os.fstat(unfinished.descriptor).st_size
     for number in range(max(1, -(-size // PIECE))):
         data = os.pread(unfinished.descriptor, PIECE, number * PIECE)
