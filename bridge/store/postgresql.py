@@ -175,13 +175,9 @@ def make_engine(pool: int, url: str) -> sa.Engine:
         hide_parameters=True,
     )
     sa.event.listen(engine, "begin", _begin)
-    sa.event.listen(engine, "checkin", _note_use)
+    sa.event.listen(engine, "checkin", lambda _, record: record.info.update(used=time.monotonic()))
     sa.event.listen(engine, "checkout", _try_idle)
     return engine
-
-
-def _note_use(_: Any, record: sa.pool.ConnectionPoolEntry) -> None:
-    record.info["used"] = time.monotonic()
 
 
 def _try_idle(connection: Any, record: sa.pool.ConnectionPoolEntry, _: Any) -> None:
@@ -205,10 +201,7 @@ class Silence:
 
     @contextmanager
     def attempt(self) -> Iterator[Callable[[], None]]:
-        """Make a call, which calls the function once the database has answered it.
-
-        Raises StoreError if the database does not answer, and another call tries it.
-        """
+        """Make a call, which calls the function once it has an answer, unless another one tries."""
         problem, began = self._problem, time.monotonic()
         tries = bool(problem) and self._trying.acquire(blocking=False)
         if problem and not tries:

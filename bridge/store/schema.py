@@ -228,11 +228,9 @@ def _engine(url: str) -> sa.Engine:
 def _on_connect(connection: Any, _: Any) -> None:
     # Transactions begin in `_begin`, not where the driver sees the first change.
     connection.isolation_level = None
-    cursor = connection.cursor()
     # Overwrite deleted data, which may have held a secret.
-    cursor.execute("PRAGMA secure_delete=ON")
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.close()
+    connection.execute("PRAGMA secure_delete=ON")
+    connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _begin(connection: sa.Connection) -> None:
