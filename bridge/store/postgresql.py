@@ -201,7 +201,7 @@ class Silence:
 
     @contextmanager
     def attempt(self) -> Iterator[Callable[[], None]]:
-        """Make a call, which calls the function once it has an answer, unless another one tries."""
+        """Let a call try the database; it calls the yielded function once it has an answer."""
         problem, began = self._problem, time.monotonic()
         tries = bool(problem) and self._trying.acquire(blocking=False)
         if problem and not tries:

@@ -131,7 +131,7 @@ the schema is a new one at the end, and only adds: bridges of both versions use 
 
 
 def _prepare(connection: sa.Connection, *, migrates: bool) -> None:
-    """Bring a new database to this version, or any earlier one if this transaction migrates."""
+    """Bring a database to this version; one of an earlier version only if `migrates`."""
     version = 0
     if sa.inspect(connection).has_table(migrations.name):
         version = max((row.number for row in connection.execute(migrations.select())), default=0)
