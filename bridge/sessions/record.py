@@ -175,14 +175,12 @@ class Record:
         state, note, lost = self._describe_start(ending, saved)
         self.runs += 1
         self.begun = True
+        if cancelled:
+            why = f"Ended in the middle: {overtaken}." if overtaken else "Cancelled by its client."
+            verdict = replace(verdict, status="error", reason="cancelled", summary=why)
         if overtaken:
-            summary = f"Ended in the middle: {overtaken}."
-            verdict = replace(verdict, status="error", reason="cancelled", summary=summary)
             note = f"What this run changed is not saved: {overtaken}. Its calls have happened."
             return verdict, self.report("unsaved", note=note)
-        if cancelled:
-            summary = "Cancelled by its client."
-            verdict = replace(verdict, status="error", reason="cancelled", summary=summary)
         fresh: tuple[str, ...] | None = None
         if kept and ending.done is not None:
             before, self.holdings = self.holdings, holdings(ending.done.holds, ending.done.more)

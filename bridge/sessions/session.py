@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, NotStartedError

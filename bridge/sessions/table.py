@@ -31,7 +31,7 @@ from bridge.sessions.checkpoints import (
     session_key,
     takeover,
 )
-from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
+from bridge.sessions.record import ID_BYTES, Record
 from bridge.sessions.session import (
     SAVE_SECONDS,
     Reserve,
@@ -61,13 +61,10 @@ class Listed:
         memory_bytes: The memory limit of its sandbox; 0 without one.
     """
 
-    session_id: str
-    name: str
+    record: Record
     state: Literal["open", "put away"]
-    runs: int
     idle_seconds: float
-    memory_bytes: int
-    holdings: Holdings
+    memory_bytes: int = 0
 
 
 class Sessions:
@@ -117,11 +114,6 @@ class Sessions:
     @property
     def open(self) -> int:
         return self._services.admission.open
-
-    @property
-    def known(self) -> int:
-        """The number of sessions in memory."""
-        return len(self._sessions)
 
     @property
     def unsaved(self) -> int:
@@ -182,24 +174,17 @@ class Sessions:
             logger.warning("saved sessions cannot be read: %s", error)
         for saved in stored:
             found[saved.session_id] = Listed(
-                session_id=saved.session_id,
-                name=saved.name,
+                record=Record(owner, saved.name, saved),
                 state="put away",
-                runs=saved.run,
                 idle_seconds=max(0.0, time.time() - saved.moment),
-                memory_bytes=0,
-                holdings=holdings(saved.facts.get("holds"), saved.facts.get("more")),
             )
         for session in self._sessions.values():
-            if session.record.owner == owner and (session.is_open or session.in_use):
+            if session.owner == owner and (session.is_open or session.in_use):
                 found[session.record.session_id] = Listed(
-                    session_id=session.record.session_id,
-                    name=session.record.name,
+                    record=session.record,
                     state="open",
-                    runs=session.record.runs,
                     idle_seconds=0.0 if session.in_use else max(0.0, now - session.since),
                     memory_bytes=session.memory_bytes,
-                    holdings=session.record.holdings,
                 )
         return tuple(sorted(found.values(), key=lambda each: each.idle_seconds))
 

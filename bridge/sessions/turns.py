@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import anyio
-import anyio.to_thread
 
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError
@@ -59,10 +58,6 @@ class Turn:
     @property
     def _state(self) -> bytes:
         return b"" if self.saved is None else self.saved.data
-
-    def begun(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Record that the program has begun, and the function that interrupts it."""
-        self.queued.stop = stop
 
     def conclude(self, verdict: Verdict, ending: Ending) -> tuple[Verdict, SessionReport]:
         """Record the end of the run; return the verdict on it, and the session's report."""
