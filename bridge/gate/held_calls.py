@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from bridge.errors import InvalidRequestError, RefusedError
 from bridge.gate.journal import arguments_digest
-from bridge.gate.pins import whole_digest
+from bridge.gate.pins import tool_digests
 from bridge.gate.policy import CallFacts, Decision, FlowState, Mask, no_mask
 from bridge.guest.protocol.placeholders import (
     EDGE,
@@ -393,7 +393,7 @@ class HeldCalls:
                 decision=decision,
                 effect=asks[0].effect if asks else decision.effect,
                 asked=frozenset(rules),
-                digest="" if call.definition is None else whole_digest(call.definition),
+                digest="" if call.definition is None else tool_digests(call.definition).whole,
                 uses=uses,
                 flow=before,
             )

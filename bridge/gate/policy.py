@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from bridge.gate.conditions import ConditionCheck, Work, is_short_text, texts_wanted
-from bridge.gate.pins import tool_digest
+from bridge.gate.pins import tool_digests
 from bridge.model import Action, Effect, Json, Provenance, Tool
 from bridge.settings.policy import (
     EXFILTRATION,
@@ -220,7 +220,7 @@ class _ToolRules:
             return ready.allows
         if self._digest is None:
             try:
-                self._digest = tool_digest(self.definition)
+                self._digest = tool_digests(self.definition).schema
             except (RecursionError, TypeError, ValueError):
                 # A definition without JSON form is never the allowed one.
                 self._digest = ""

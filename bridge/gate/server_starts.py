@@ -20,8 +20,7 @@ from bridge.errors import (
     RefusedError,
 )
 from bridge.gate.approval import DO_NOT_EVADE, Approval, Ask
-from bridge.gate.audit import AuditLog
-from bridge.gate.audit.log import Record, without_empty
+from bridge.gate.audit.log import AuditLog, Record, without_empty
 from bridge.gate.pins import Pins
 from bridge.gate.policy import REDEFINED, Decision, Policy
 from bridge.gate.question import because, read_answer, safe_name, start_question, was_asked

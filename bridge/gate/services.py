@@ -25,8 +25,7 @@ from anyio.abc import TaskGroup
 from bridge.errors import RefusedError, SettingsError, UnknownError, UpstreamError, UsageError
 from bridge.event_loop import Clock, background_tasks
 from bridge.gate.approval import Approver, Grants
-from bridge.gate.audit import RunAudit
-from bridge.gate.audit.log import audit_log
+from bridge.gate.audit.log import RunAudit, audit_log
 from bridge.gate.fates import Fates, RunFate
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Journals, Replay, RunJournal, digest

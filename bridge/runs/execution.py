@@ -32,7 +32,7 @@ from bridge.sandbox.failure import Verdict, classify
 from bridge.sandbox.pool import Reservation
 from bridge.saved_functions.requests import KeptRequests
 from bridge.saved_functions.skills import Review
-from bridge.sessions import Turn
+from bridge.sessions.turns import Turn
 
 
 @dataclass(frozen=True, kw_only=True)

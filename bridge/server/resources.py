@@ -45,7 +45,7 @@ from bridge.render.structured import held_fields
 from bridge.runs import Engine
 from bridge.server.clients import Context, is_modern, list_roots
 from bridge.server.content import link_fields
-from bridge.sessions import Listed
+from bridge.sessions.table import Listed
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import SettingsError
 from bridge.gate.conditions import WORK
-from bridge.gate.pins import tool_digest
+from bridge.gate.pins import tool_digests
 from bridge.gate.policy import (
     LONG_NAME,
     MAX_NAME_CHARS,
@@ -130,7 +130,7 @@ def test_a_definition_that_changes_is_judged_again() -> None:
 
 def test_a_rule_made_for_one_definition_matches_no_other() -> None:
     tool = _tool(title="as it was")
-    rules = [_rule("allow", tool="t", digest=tool_digest(tool))]
+    rules = [_rule("allow", tool="t", digest=tool_digests(tool).schema)]
     policy = _policy(rules=rules)
     assert policy.decide(_call(tool)).rule == "rule 'allow it'"
     changed = dataclasses.replace(tool, annotations={"readOnlyHint": True})

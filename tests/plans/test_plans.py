@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, AuditError
-from bridge.gate.audit import AuditLog
+from bridge.gate.audit.log import AuditLog
 from bridge.model import ApplyRequest, Json, RunRequest
 from bridge.plans.executor import PlanExecutor, Times
 from bridge.render.structured import to_structured
