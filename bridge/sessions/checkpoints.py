@@ -105,32 +105,20 @@ MAX_OF_OWNER = 500  # Sessions: a client can make any number.
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """The saved state of one session.
-
-    Attributes:
-        data: The state for a guest; empty in lists.
-        facts: The session's record.
-        moment: The time of the save, in seconds since the epoch.
-        size: The size of the state, in bytes.
-    """
+    """The saved state of one session."""
 
     session_id: str
     name: str
     run: int
-    data: bytes = field(default=b"", repr=False)
+    data: bytes = field(default=b"", repr=False)  # For a guest; empty in lists.
     lost: tuple[Loss, ...] = ()
-    facts: Mapping[str, Json] = field(default_factory=dict)
-    moment: float = 0.0
-    size: int = field(default=0, compare=False)
+    facts: Mapping[str, Json] = field(default_factory=dict)  # The session's record.
+    moment: float = 0.0  # The time of the save, in seconds since the epoch.
+    size: int = field(default=0, compare=False)  # Bytes of the state.
 
 
 class Checkpoints:
-    """The saved states. The methods block: call them with `run`.
-
-    Args:
-        now: Returns seconds since the epoch.
-        claims: The claims of several bridges; None if there is one bridge.
-    """
+    """The saved states. The methods block: call them with `run`."""
 
     def __init__(
         self,
@@ -139,7 +127,7 @@ class Checkpoints:
         days: int,
         total_bytes: int = 1024**3,  # of all sessions of all owners
         now: Callable[[], float] = time,
-        claims: Claims | None = None,
+        claims: Claims | None = None,  # None if there is one bridge.
     ) -> None:
         self.run = store.run
         self.limits = {"bytes": total_bytes, "days": days}
@@ -356,8 +344,7 @@ class Claims:
     async def renew(self, note_loss: Callable[[SessionKey, str], None]) -> None:
         """Renew the held claims until cancelled.
 
-        Args:
-            note_loss: Called with the key of a lost session, and the bridge that has it.
+        `note_loss` takes the key of a lost session, and the bridge that has it.
         """
         while True:
             await anyio.sleep(LEASE_SECONDS / 4)

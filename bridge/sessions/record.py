@@ -67,16 +67,7 @@ def _variable(entry: Any) -> Variable | None:
 
 
 class Record:
-    """The record of one session.
-
-    Attributes:
-        saved: The number of the run after which the state was last saved; 0 for never.
-        holdings: The variables after the last run.
-        flow: What its programs have read, for the flow rules.
-        named: Whether its last caller may use its name.
-        unkept: The variables that the last save could not include.
-        intact: Whether its sandbox still has the state.
-    """
+    """The record of one session."""
 
     def __init__(
         self, owner: str, name: str, saved: Saved | None = None, damaged: str = ""
@@ -85,15 +76,16 @@ class Record:
         self.owner = owner
         self.name = name if saved is None else saved.name
         self.session_id = secrets.token_hex(ID_BYTES) if saved is None else saved.session_id
-        self.runs = self.saved = 0
-        self.holdings = Holdings()
-        self.flow = FlowState()
-        self.named = True
+        self.runs = 0
+        self.saved = 0  # The number of the run after which the state was last saved.
+        self.holdings = Holdings()  # The variables after the last run.
+        self.flow = FlowState()  # What its programs have read, for the flow rules.
+        self.named = True  # Whether its last caller may use its name.
         self.begun = False
-        self.intact = True
+        self.intact = True  # Whether its sandbox still has the state.
         self.packages: tuple[str, ...] = ()
         self.pins: tuple[str, ...] = ()
-        self.unkept: tuple[Loss, ...] = ()
+        self.unkept: tuple[Loss, ...] = ()  # The variables that the last save could not include.
         self._gone = ""
         self._damaged = damaged
         if saved is not None:
@@ -157,19 +149,13 @@ class Record:
         verdict: Verdict,
         ending: Ending,
         *,
-        saved: Saved | None,
-        sound: bool,
+        saved: Saved | None,  # The state that the run's sandbox began with.
+        sound: bool,  # Whether the sandbox can take another program.
         cancelled: bool,
-        overtaken: str,
+        overtaken: str,  # Why the session is another bridge's now, if it is.
         ends: bool,
     ) -> tuple[Verdict, SessionReport]:
-        """Record the end of a run; return the verdict on it, and the session's report.
-
-        Args:
-            saved: The state that the run's sandbox began with.
-            sound: Whether the sandbox can take another program.
-            overtaken: Why the session is another bridge's now, if it is.
-        """
+        """Record the end of a run; return the verdict on it, and the session's report."""
         kept = ending.exited is not None and ending.exited.kept and sound
         kept = kept and not (ending.protocol_error or ending.lost)
         state, note, lost = self._describe_start(ending, saved)
@@ -275,13 +261,9 @@ def _texts(value: Json) -> tuple[str, ...]:
 
 
 def _why_lost(verdict: Verdict, *, answered: bool) -> str:
-    """Return the reason of a loss as a clause.
-
-    Args:
-        answered: Whether the process itself reported the end. An interrupted process keeps its
-            state unless it was still restoring it.
-    """
+    """Return the reason of a loss as a clause."""
     if answered and verdict.reason == "timeout":
+        # An interrupted process keeps its state unless it was still restoring it.
         return "its time was over before all that was saved had been restored"
     return {
         "timeout": "the program did not react when its time was over, and was killed",

@@ -54,17 +54,12 @@ _ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A session in its owner's list.
-
-    Attributes:
-        idle_seconds: Seconds since its last use.
-        memory_bytes: The memory limit of its sandbox; 0 without one.
-    """
+    """A session in its owner's list."""
 
     record: Record
     state: Literal["open", "put away"]
-    idle_seconds: float
-    memory_bytes: int = 0
+    idle_seconds: float  # Since its last use.
+    memory_bytes: int = 0  # The memory limit of its sandbox; 0 without one.
 
 
 class Sessions:
