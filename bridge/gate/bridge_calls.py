@@ -85,8 +85,7 @@ class BridgeCalls:
             refusal = denial(call, decision, fix)
             raise await self._gate.record_refusal(number, call, decision, refusal)
         try:
-            pending = PendingCall(number, call, call, found, base, decision)
-            approval = await self._gate.ask(pending)
+            approval = await self._gate.ask(PendingCall(number, call, call, found, base, decision))
         except ApprovalNeededError:
             if ask is None or not fix:
                 raise

@@ -208,8 +208,7 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
 
     All calls of the plan, which have these `names`, share the room.
     """
-    share = 64 * 1024 // max(1, len(names))
-    characters = max(64, min(8_000, share))
+    characters = max(64, min(8_000, 64 * 1024 // max(1, len(names))))
     masked = mask(readable(call.arguments, names), call.schema)
     if not isinstance(masked, Mapping):
         return {}, False

@@ -580,16 +580,3 @@ def outlook(
             possible.append(Possibility(replace(found, rule=f"rule '{rule.name}'"), tuple(on)))
     base = Policy(replace(policy.spec, rules=tuple(certain))).decide(call, effect)
     return Outlook(base, tuple(possible))
-
-
-def flow_decision(
-    flow: Flow,
-    call: CallFacts,
-    labels: frozenset[str],
-    before: Sequence[tuple[CallFacts, frozenset[str]]],
-) -> Decision | None:
-    """Return the decision of the flow rules on a call after all these other calls."""
-    state = FlowState()
-    for earlier, its in before:
-        state.add_call(earlier.server, earlier.tool, its)
-    return flow.decide(state, call.server, labels)

@@ -535,8 +535,7 @@ def _encode_forms(data: bytes, mark: bytes) -> Iterator[Form]:
         full = (before + len(data)) * 8 // 6
         if full - lost < LEAST_ENCODED:
             continue
-        ways = (base64.b64encode, base64.urlsafe_b64encode)
-        for encode in ways:
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
             text = encode(bytes(before) + data)[lost:full]
             yield (text, encode(bytes(before) + filled)[lost:full], False)
     for digits in (data.hex(), data.hex().upper()):

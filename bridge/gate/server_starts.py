@@ -53,8 +53,7 @@ class Starts:
     def decide(self, spec: ServerSpec) -> Decision:
         policy = self.policy()
         decision = policy.start(spec.name)
-        approved = self.pins.is_approved(spec.name, spec.definition)
-        if decision.action == "ask" and approved:
+        if decision.action == "ask" and self.pins.is_approved(spec.name, spec.definition):
             decision = Decision(action="allow", rule=decision.rule, reason="a person allowed it")
         if decision.action == "deny" or not (policy.spec.present and policy.spec.pin):
             return decision

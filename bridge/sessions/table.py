@@ -266,14 +266,12 @@ class Sessions:
                 elif make and not is_id:
                     found = self._add(Record(owner, key, None, damaged))
         if found is None:
-            message = f"No session {key!r}."
-            if damaged:
-                message = f"Session {key!r} cannot be used: {damaged}."
+            why = f"Session {key!r} cannot be used: {damaged}." if damaged else ""
             remedy = (
                 f"Sessions expire after {self._settings.session_days} idle days, and belong to one "
                 "caller. Use any new name to start one."
             )
-            raise UnknownError(message, remedy=remedy, code="unknown_session")
+            raise UnknownError(why or f"No session {key!r}.", remedy=remedy, code="unknown_session")
         return found
 
     def _known(self, owner: str, key: str) -> Session | None:

@@ -20,8 +20,8 @@ from bridge.gate.policy import (
     CallFacts,
     Decision,
     Flow,
+    FlowState,
     Policy,
-    flow_decision,
     outlook,
     strictest,
 )
@@ -373,6 +373,7 @@ def test_whatever_is_decided_when_all_is_known_was_foreseen(
 def test_flow_rules_are_forecast_with_their_causes() -> None:
     flow, found = Flow(_of_rules().spec.flows), []
     for labels in (frozenset({"private-data"}), frozenset({"private-data", "untrusted-input"})):
-        before = [(CallFacts(server="mail", tool="read"), labels)]
-        found.append(flow_decision(flow, _call(), frozenset({"exfiltration"}), before))
+        before = FlowState()
+        before.add_call("mail", "read", labels)
+        found.append(flow.decide(before, _call().server, frozenset({"exfiltration"})))
     assert [each and (each.action, each.led) for each in found] == [None, ("ask", ("mail.read",))]
