@@ -86,8 +86,7 @@ class Fates:
     def write(self, run_id: str, owner: str, text: str, *, ends: bool, continues: str) -> str:
         """Add a text to the row of a run, which is a retry if it `continues` another.
 
-        Returns:
-            The id of another retry that has continued the run; nothing is added then.
+        If another retry has continued the run, add nothing, and return its id.
         """
         from sqlalchemy import func
 
@@ -131,11 +130,7 @@ class RunFate:
         self._writing = anyio.Lock()
 
     async def sending(self, entry: JournalEntry) -> None:
-        """Write that a call is sent next, if it may change something.
-
-        Raises:
-            RefusedError: It must not be sent.
-        """
+        """Write that a call is sent next, if it may change something; raise if it must not be."""
         if entry.effect == "read" or len(self._written) > CALLS:
             return
         changing = (each for each in self._journal.entries() if each.effect != "read")

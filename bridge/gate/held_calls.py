@@ -249,13 +249,6 @@ def _pieces(text: str) -> list[str | Mark]:
     return pieces
 
 
-def _alone(value: Mapping[str, Json]) -> Mark | None:
-    """Return the mark in an object that must be a placeholder."""
-    text = value[WHOLE]
-    match = _MARK.fullmatch(text) if len(value) == 1 and isinstance(text, str) else None
-    return None if match is None else _read(match)
-
-
 def _read(match: re.Match[str]) -> Mark | None:
     if checksum(match["core"].lower()) != match["check"].lower():
         return None
@@ -277,8 +270,10 @@ def _replace_marks(value: Json, of: Callable[[Mark], Json], depth: int = 0) -> J
         pieces = _pieces(value)
         return "".join(piece if isinstance(piece, str) else str(of(piece)) for piece in pieces)
     if isinstance(value, Mapping) and WHOLE in value:
-        mark = _alone(value)
-        if mark is None:
+        # An object with this key must be a placeholder.
+        text = value[WHOLE]
+        match = _MARK.fullmatch(text) if len(value) == 1 and isinstance(text, str) else None
+        if match is None or (mark := _read(match)) is None:
             raise InvalidRequestError(_CHANGED, code="held_result")
         return of(mark)
     if isinstance(value, Mapping):

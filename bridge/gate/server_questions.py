@@ -87,8 +87,7 @@ def may_sample(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
         f"    messages: {len(listed) if isinstance(listed, list) else 0}",
         f"    the last: {one_line(_head(params), MAX_TEXT_CHARS)}",
     ]
-    titles = {"call": "Once", "run": "This run, any question"}
-    return form("\n".join(lines), {**titles, "no": "No"})
+    return form("\n".join(lines), {"call": "Once", "run": "This run, any question", "no": "No"})
 
 
 def elicitation(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:

@@ -310,15 +310,10 @@ class Claims:
         return session_key(owner, session_id) in self._held
 
     async def claim(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
-        """Claim a session.
+        """Claim a session that no other living bridge has.
 
-        Returns:
-            The session without its data, None if none is saved; and whose claim lapsed, as a
-            clause, or "".
-
-        Raises:
-            InvalidRequestError: Another bridge has it, and is alive.
-            OSError: The store cannot be used.
+        Returns the session without its data, None if none is saved; and whose claim lapsed, as a
+        clause, or "".
         """
         key, wait = session_key(owner, session_id), 0.05
         start = anyio.current_time()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import secrets
 from dataclasses import dataclass, replace
-from typing import Any
 
 from bridge.errors import PackageRefusedError
 from bridge.gate.policy import FlowState
@@ -39,31 +38,20 @@ class Holdings:
         had = {(variable.name, variable.kind) for variable in before.holds}
         return tuple(v.name for v in self.holds if (v.name, v.kind) not in had)
 
-    def document(self) -> dict[str, Json]:
-        return {"holds": [[v.name, v.kind, v.size] for v in self.holds], "more": self.more}
-
 
 def holdings(holds: object, more: object) -> Holdings:
     """Return the variables that a guest reports or that were saved."""
     said = holds if isinstance(holds, list) else []
-    found = [variable for entry in said[:MAX_NAMES] if (variable := _variable(entry)) is not None]
+    found = []
+    for entry in said[:MAX_NAMES]:
+        match entry:
+            case [str(name), str(kind), size]:
+                known = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= 2**60
+                name, kind = shown_line(name, MAX_NAME_CHARS), shown_line(kind, MAX_NAME_CHARS)
+                found.append(Variable(name=name, kind=kind, size=size if known else None))
     untold = max(0, len(said) - MAX_NAMES)
     counted = more if isinstance(more, int) and 0 <= more <= 10**9 else 0
     return Holdings(holds=tuple(found), more=counted + untold)
-
-
-def _variable(entry: Any) -> Variable | None:
-    if not isinstance(entry, (list, tuple)) or len(entry) != 3:
-        return None
-    name, kind, size = entry
-    if not isinstance(name, str) or not isinstance(kind, str):
-        return None
-    known = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= 2**60
-    return Variable(
-        name=shown_line(name, MAX_NAME_CHARS),
-        kind=shown_line(kind, MAX_NAME_CHARS),
-        size=size if known else None,
-    )
 
 
 class Record:
@@ -121,8 +109,9 @@ class Record:
 
     def to_save(self, data: bytes, lost: tuple[Loss, ...]) -> Saved:
         """Return the session to save, with its state."""
-        facts = {
-            **self.holdings.document(),
+        facts: dict[str, Json] = {
+            "holds": [[held.name, held.kind, held.size] for held in self.holdings.holds],
+            "more": self.holdings.more,
             "flow": self.flow.document(),
             "packages": list(self.packages),
             "pins": list(self.pins),
