@@ -134,8 +134,7 @@ class Approver:
         if self._find_missing(call, asks):
             async with self._turn:
                 # An answer to an earlier question may cover this call.
-                missing = self._find_missing(call, asks)
-                if missing:
+                if missing := self._find_missing(call, asks):
                     return await self._decide(call, missing)
         holds: list[Holds] = [self._run.get(_subject(call, ask), "session") for ask in asks]
         return Approval(holds=min(holds, key=list(TITLES).index), earlier=True)

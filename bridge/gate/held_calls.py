@@ -228,25 +228,22 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
     return found, True
 
 
-def _pieces(text: str) -> list[str | Mark]:
-    if not _TRACE.search(text):
-        return [text]
-    pieces: list[str | Mark] = []
+def _replace_in_text(text: str, of: Callable[[Mark], Json]) -> str:
+    parts: list[str] = []
     position = 0
     for match in _MARK.finditer(text):
-        mark = _read(match)
         # A mark with a wrong checksum stays visible as text.
-        if mark is not None:
-            pieces += [text[position : match.start()], mark]
+        if (mark := _read(match)) is not None:
+            parts += [_check_plain(text[position : match.start()]), str(of(mark))]
             position = match.end()
-    pieces.append(text[position:])
-    for piece in pieces:
-        trace = _TRACE.search(piece) if isinstance(piece, str) else None
-        if trace is not None:
-            raise InvalidRequestError(
-                _READ if trace[0].endswith("#") else _CHANGED, code="held_result"
-            )
-    return pieces
+    return "".join([*parts, _check_plain(text[position:])])
+
+
+def _check_plain(text: str) -> str:
+    if trace := _TRACE.search(text):
+        why = _READ if trace[0].endswith("#") else _CHANGED
+        raise InvalidRequestError(why, code="held_result")
+    return text
 
 
 def _read(match: re.Match[str]) -> Mark | None:
@@ -267,8 +264,7 @@ def _replace_marks(value: Json, of: Callable[[Mark], Json], depth: int = 0) -> J
         message = f"The arguments of a held call may be nested {MAX_DEPTH} levels deep."
         raise InvalidRequestError(message)
     if isinstance(value, str):
-        pieces = _pieces(value)
-        return "".join(piece if isinstance(piece, str) else str(of(piece)) for piece in pieces)
+        return _replace_in_text(value, of)
     if isinstance(value, Mapping) and WHOLE in value:
         # An object with this key must be a placeholder.
         text = value[WHOLE]

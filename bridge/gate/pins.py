@@ -170,8 +170,7 @@ class Pins:
             return ""
         if self._damage:
             return self._damage
-        before = self._before(tool, server_definition)
-        if before:
+        if before := self._before(tool, server_definition):
             return _difference(before[-1].facts, _facts(tool))
         if self._stored.count >= MAX_TOOLS:
             return f"the limit of {MAX_TOOLS:,} remembered tools does not include this one"

@@ -219,8 +219,7 @@ class Gate:
         real, sends_secret = await self._reveal(number, call)
         pending = await self._decide(number, call, real, effect, sends_secret=sends_secret)
         for step in (self._replay, self._hold):
-            answer = await step(pending)
-            if answer is not None:
+            if (answer := await step(pending)) is not None:
                 return answer
         context, approval = self.context, await self.ask(pending)
         try:

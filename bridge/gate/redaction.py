@@ -171,8 +171,7 @@ class Redactor:
         """
         if marks:
             return self._with(_plain=self.marks).arguments(value, schema)
-        texts = _texts(value)
-        if texts is not None:
+        if (texts := _texts(value)) is not None:
             # One search of all texts takes a fifth of the time, for each call.
             # No format has a line feed, and each may stand next to one. Matches over two texts are
             # checked again.

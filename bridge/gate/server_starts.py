@@ -91,8 +91,7 @@ class Starts:
         if policy.spec.present and policy.spec.pin and approval is None:
             await self.pins.keep_server(spec.name, spec.definition)
             # Another bridge may have stored another definition first.
-            change = self.pins.server_change(spec.name, spec.definition)
-            if change:
+            if change := self.pins.server_change(spec.name, spec.definition):
                 decision = Decision(action="ask", rule=REDEFINED, reason=change)
                 raise await self._approval_needed(spec, decision)
         await self._record(spec, decision, approval)

@@ -17,7 +17,7 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from time import time
@@ -334,7 +334,7 @@ class Claims:
         key = session_key(owner, session_id)
         self._held.pop(key, None)
         self._unreleased.add(key)
-        await self._release_all((key,))
+        await self._release_all()
 
     async def renew(self, note_loss: Callable[[SessionKey, str], None]) -> None:
         """Renew the held claims until cancelled.
@@ -343,7 +343,7 @@ class Claims:
         """
         while True:
             await anyio.sleep(LEASE_SECONDS / 4)
-            await self._release_all(tuple(self._unreleased))
+            await self._release_all()
             try:
                 for key, holder, claim in await self._store.run(self._renew):
                     # A claim that was released or made again meanwhile is not lost.
@@ -400,17 +400,16 @@ class Claims:
         self._held[key] = object()
         return rows[0]
 
-    async def _release_all(self, keys: Iterable[SessionKey]) -> None:
+    async def _release_all(self) -> None:
         """Release claims; `renew` tries again what the store cannot do now."""
         async with self._releasing:
-            for key in keys:
-                if key in self._unreleased:
-                    try:
-                        await self._store.run(self._release, key)
-                    except OSError as error:
-                        logger.warning("a session's claim is not released yet: %s", error)
-                        return
-                    self._unreleased.discard(key)
+            for key in tuple(self._unreleased):
+                try:
+                    await self._store.run(self._release, key)
+                except OSError as error:
+                    logger.warning("a session's claim is not released yet: %s", error)
+                    return
+                self._unreleased.discard(key)
 
     def _release(self, key: SessionKey) -> None:
         sessions = table("sessions")
@@ -427,8 +426,7 @@ class Claims:
             return []
         renewed = sessions.update().where(sessions.c.process == self._process)
         renewed = renewed.values(renewed=self._store.moment(time()))
-        rows = self._store.execute(renewed.returning(sessions.c.owner, sessions.c.id))
-        for row in rows:
+        for row in self._store.execute(renewed.returning(sessions.c.owner, sessions.c.id)):
             held.pop((row.owner, row.id), None)
         return [(key, self.holder(key), claim) for key, claim in held.items()]
 

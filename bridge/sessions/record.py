@@ -49,6 +49,8 @@ def holdings(holds: object, more: object) -> Holdings:
                 known = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= 2**60
                 name, kind = shown_line(name, MAX_NAME_CHARS), shown_line(kind, MAX_NAME_CHARS)
                 found.append(Variable(name=name, kind=kind, size=size if known else None))
+            case _:
+                pass
     untold = max(0, len(said) - MAX_NAMES)
     counted = more if isinstance(more, int) and 0 <= more <= 10**9 else 0
     return Holdings(holds=tuple(found), more=counted + untold)
