@@ -18,7 +18,6 @@ from time import time
 from typing import Annotated, Literal
 
 import anyio
-import anyio.to_thread
 from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from bridge.catalog import shapes

@@ -27,7 +27,7 @@ from bridge.event_loop import with_plain_text
 from bridge.gate.approval import Approval, Approver
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
 from bridge.gate.journal import outcome_after
-from bridge.gate.pins import whole_digest
+from bridge.gate.pins import tool_digests
 from bridge.gate.pipeline import Gate, Grant, add_receipt
 from bridge.gate.policy import CallFacts, Decision
 from bridge.gate.services import GateServices, RunContext
@@ -239,7 +239,7 @@ class _Execution:
         # Lists the tools again, unless the server notifies of changes.
         await self._servers.load([call.server])
         tool = self._servers.inventory.tool(call.server, call.tool)
-        if (whole_digest(tool) if tool is not None else "") != request.digest:
+        if (tool_digests(tool).whole if tool is not None else "") != request.digest:
             message = f"{call} has changed since the plan was made."
             raise InvalidRequestError(message, remedy="Look at it, and plan again.")
         if tool is None:

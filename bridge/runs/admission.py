@@ -39,7 +39,7 @@ from bridge.sandbox.backend import limits_for
 from bridge.sandbox.probe import recall
 from bridge.saved_functions.skills import Skills, SkillUse
 from bridge.saved_functions.source import PACKAGE
-from bridge.sessions import Sessions
+from bridge.sessions.table import Sessions
 from bridge.settings import GuardMode, Settings, narrow
 from bridge.text import clip
 

@@ -58,7 +58,8 @@ from bridge.sandbox.pool import CLUSTER_RUNS, RunQueue, default_runs, usable_mem
 from bridge.sandbox.process.host import usable_cpus
 from bridge.sandbox.selection import select_backend
 from bridge.saved_functions.skills import Skills
-from bridge.sessions import Sessions, Turn
+from bridge.sessions.table import Sessions
+from bridge.sessions.turns import Turn
 from bridge.settings import Settings, runtime_dir, store_of
 from bridge.settings.parsers import ELSEWHERE
 from bridge.store.heartbeat import Heartbeat

@@ -12,7 +12,6 @@ from functools import partial
 from typing import NoReturn, cast
 
 import anyio
-import anyio.to_thread
 
 from bridge.artifacts.content import nth_line_end
 from bridge.artifacts.store import ArtifactStore

@@ -13,7 +13,7 @@ import pytest
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError
 from bridge.gate.approval import Approval, Approver, Grants, Subject
-from bridge.gate.pins import tool_digest
+from bridge.gate.pins import tool_digests
 from bridge.gate.policy import CHANGED, CallFacts, Decision
 from bridge.gate.question import list_offered
 from bridge.model import HeldCall, Json, Plan, Tool
@@ -224,7 +224,7 @@ async def test_always_writes_a_rule(spec: PolicySpec, ask: Decision, place: int)
     assert len(rules) == 2
     new = rules[place]
     assert (new.servers, new.tools, new.action) == (("git",), ("push",), "allow")
-    assert new.digest == tool_digest(TOOL)
+    assert new.digest == tool_digests(TOOL).schema
     assert f": allowed by a person when asked ({ask.rule}).\n[[policy.rules]]" in _text(spec)
 
 

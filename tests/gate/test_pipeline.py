@@ -32,7 +32,7 @@ from bridge.errors import (
 )
 from bridge.event_loop import LARGE, Clock, LargeText, estimated_size, with_plain_text
 from bridge.gate.approval import Approver
-from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit.log import AuditLog, RunAudit
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Outcome, Replay, RunJournal, outcome_after, outcome_of
 from bridge.gate.pins import Pins

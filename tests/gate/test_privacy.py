@@ -28,7 +28,6 @@ from bridge.gate.privacy_data import (
     find,
     find_in_portions,
     iban_is_valid,
-    luhn_is_valid,
     luhn_sum,
     make_token,
     plain_token,
@@ -108,12 +107,12 @@ def test_a_token_looks_like_what_it_stands_for(number: int, kind: str) -> None:
     if kind == "iban":
         assert iban_is_valid(text)
     if kind == "card":
-        assert luhn_is_valid(text)
+        assert luhn_sum(text) % 10 == 0
 
 
 @given(text=st.text("0123456789", min_size=1, max_size=30))
 def test_one_digit_makes_a_number_right(text: str) -> None:
-    assert sum(luhn_is_valid(f"{text}{digit}") for digit in range(10)) == 1
+    assert sum(luhn_sum(f"{text}{digit}") % 10 == 0 for digit in range(10)) == 1
 
 
 def test_the_same_thing_has_one_token_however_it_is_written() -> None:
@@ -146,7 +145,7 @@ def test_a_result_is_looked_through_everywhere_but_in_base64() -> None:
     assert json.loads(told["content"][0]["text"]) == {"mail": mail}
     assert told["content"][1]["data"] == blob
     card = told["structuredContent"][mail]["card"]
-    assert luhn_is_valid(str(card))
+    assert luhn_sum(str(card)) % 10 == 0
     assert told["structuredContent"][mail] == {"card": card, "id": 17, "ok": True}
     assert found.reveal("mail", {"n": card}) == {"n": 4111111111111111}
     assert found.hide("other", {"a": EMAIL}) == {"a": EMAIL}

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, AuditError
-from bridge.gate.audit import AuditLog
+from bridge.gate.audit.log import AuditLog
 from bridge.model import ApplyRequest, Json, RunRequest
 from bridge.render.structured import to_structured
 from bridge.render.text import compact
