@@ -14,14 +14,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import HostKernel, Isolation
 from bridge.sandbox.backend import READ_ONLY, TMP
+from bridge.sandbox.ownership import BOOT_ID, read_text
 
 OWN_KERNEL = "own-kernel"  # The layer's name.
 
@@ -50,10 +49,8 @@ def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
 
 
 def this_kernel() -> HostKernel:
-    boot = ""
-    with suppress(OSError, ValueError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     found = os.uname()
+    boot = read_text(BOOT_ID)
     return HostKernel(release=found.release, version=found.version, boot_id=boot)
 
 

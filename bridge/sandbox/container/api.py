@@ -31,7 +31,7 @@ import requests.exceptions
 from docker.tls import TLSConfig
 from requests.structures import CaseInsensitiveDict
 
-from bridge.descriptor_reader import Reader
+from bridge.descriptor_reader import DIAGNOSTIC_BYTES, Reader
 from bridge.errors import ChannelClosedError
 from bridge.event_loop import background_task
 from bridge.model import Json
@@ -321,7 +321,6 @@ def runtime_name(runtime: str) -> str:
 
 _HEADER = struct.Struct(">BxxxL")
 _STDERR = 2
-DIAGNOSTIC_BYTES = 16 * 1024  # Kept of stderr's end; a guest may write without end.
 
 
 class FrameDecoder:
@@ -432,8 +431,9 @@ class AttachedStream:
         while not self._ended:
             data, self._leftover = self._leftover, b""
             if not data:
-                with self._translated("read from"):
-                    data = await self._read()
+                # The connection is reset if the process ended with unread input.
+                with self._translated("read from"), suppress(ConnectionResetError):
+                    data = await self._reader.read()
             if not data:
                 self._end()
                 break
@@ -487,13 +487,6 @@ class AttachedStream:
             self._socket.shutdown(SHUT_RDWR)
         with suppress(OSError, ValueError):
             self._socket.close()
-
-    async def _read(self) -> bytes:
-        try:
-            return await self._reader.read()
-        except ConnectionResetError:
-            # The connection is reset if the process ended with unread input.
-            return b""
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[None]:

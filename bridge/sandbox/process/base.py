@@ -27,10 +27,11 @@ import anyio.to_thread
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation, Json, Limits
 from bridge.sandbox.backend import TMP, WORKSPACE, Backend, LaunchSpec, Probe, Sandbox, reject_binds
+from bridge.sandbox.bundle import INTERPRETER
 from bridge.sandbox.ownership import Owner, current_owner, is_dead
 from bridge.sandbox.probe import run_probe
 from bridge.sandbox.process import cgroups, host
-from bridge.sandbox.process.command import PYTHON, Descriptors, ProcessSurroundings
+from bridge.sandbox.process.command import Descriptors, ProcessSurroundings
 from bridge.sandbox.process.interpreter import (
     Interpreter,
     compiled_stage,
@@ -275,11 +276,11 @@ class UnnamespacedBackend(ProcessBackend):
         here = {WORKSPACE: str(directory.workspace), TMP: str(directory.tmp)}
         env = {name: here.get(value, value) for name, value in spec.env.items()}
         argv = list(spec.argv)
-        if argv[0] == PYTHON[0]:
+        if argv[0] == INTERPRETER[0]:
             argv[0] = python.executable
         plan: dict[str, Json] = {
             "argv": argv,
-            "text": argv[4] if spec.argv[:4] == PYTHON and len(argv) == 5 else None,
+            "text": argv[4] if spec.argv[:4] == INTERPRETER and len(argv) == 5 else None,
             "packages": list(python.packages),
             "cwd": str(directory.workspace),
             "unset": [name for name in _UNASKED if name not in spec.env],
