@@ -72,10 +72,8 @@ def decide(
 ) -> PoolDecision:
     """Return what to start or destroy, without starving running programs.
 
-    Nothing starts ahead of time while a run waits for a start (`awaited`).
-
-    Args:
-        quiet: Seconds since a run began, got its sandbox or ended.
+    Nothing starts ahead of time while a run waits for a start (`awaited`). `quiet` are the seconds
+    since a run began, got its sandbox or ended.
     """
     drop = max(0, waiting - wanted)
     missing = wanted - waiting - starting
@@ -181,10 +179,8 @@ class WarmPool(Generic[K, T]):
     """Keeps resources ready, as many as recent demand requires; with 0 it opens each on demand.
 
     It opens nothing before the first claim, so an unused bridge starts no sandbox. Waiting
-    resources have the key of the last claim and serve only claims with that key.
-
-    Args:
-        wait_dead: Returns when an idle resource has died; cancelled when it is claimed.
+    resources have the key of the last claim and serve only claims with that key. `wait_dead`
+    returns when an idle resource has died.
     """
 
     def __init__(
@@ -470,7 +466,6 @@ class RunQueue:
 
     @property
     def taken(self) -> int:
-        """The number of taken slots."""
         return len(self._running)
 
     @property
@@ -492,8 +487,7 @@ class RunQueue:
     ) -> AsyncIterator[RunSlot]:
         """Take a slot while this context is open, and until no one keeps it.
 
-        Args:
-            starts: Whether the run starts a sandbox. `end_start` reports the end of that.
+        If the run `starts` a sandbox, `end_start` reports the end of that.
 
         Raises:
             BridgeError: Too many runs wait, or this run has waited too long.
