@@ -256,10 +256,9 @@ class Sandbox(Protocol):
     def isolation(self) -> Isolation: ...
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data` to the process's stdin; wait while the pipe is full.
+        """Write all of `data` to stdin; wait while the pipe is full.
 
-        Raises:
-            ChannelClosedError: The process or the engine is gone.
+        If the process or the engine is gone, raise ChannelClosedError.
         """
         ...
 
@@ -274,8 +273,7 @@ class Sandbox(Protocol):
     async def receive(self) -> bytes:
         """Return the next bytes of stdout; empty at its end, which for a command is stderr's too.
 
-        Raises:
-            ChannelClosedError: The engine broke the stream.
+        If the engine broke the stream, raise ChannelClosedError.
         """
         ...
 
@@ -337,8 +335,7 @@ class Backend(Protocol):
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
         """Stop what the backend holds open once it is idle; return when nothing is left to stop.
 
-        Args:
-            drain: Destroys the waiting sandboxes. Called before their engine is stopped.
+        `drain` destroys the waiting sandboxes, before their engine is stopped.
         """
         await anyio.lowlevel.checkpoint()
 
