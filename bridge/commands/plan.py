@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from bridge.commands.confinement import WORKSPACE, View, check_stages, follow, grants, is_within
@@ -135,11 +136,9 @@ def environment(
         for text in (whole, *lines):
             hidden.setdefault(text, name)
     if len(hidden) > MAX_SECRETS:
-        message = (
-            f"{profile.place} has {len(hidden):,} secrets; at most {MAX_SECRETS:,} can be kept "
-        )
+        message = f"{profile.place} has {len(hidden):,} secrets; at most {MAX_SECRETS:,} can be"
         remedy = "Pass fewer secrets, or smaller files of credentials."
-        raise SettingsError(f"{message}out of output.", remedy=remedy)
+        raise SettingsError(f"{message} kept out of output.", remedy=remedy)
     variables = {
         "HOME": home,
         "LANG": "C.UTF-8",
@@ -224,15 +223,13 @@ class Planner:
             )
             for number, words in enumerate(request.stages)
         )
-        explained = request.stages if profile.check_arguments else ()
+        explain = partial(view.explain_failure, workdir, exists=os.path.lexists)
         return CommandPlan(
             profile=profile,
             specs=specs,
             timeout=timeout,
             redactor=Redactor(made.secrets),
-            hints=tuple(
-                view.explain_failure(workdir, words, os.path.lexists) for words in explained
-            ),
+            hints=tuple(map(explain, request.stages if profile.check_arguments else ())),
         )
 
     def report(self, profile: CommandProfile, probes: Sequence[Probe]) -> CommandCheck:
@@ -297,11 +294,14 @@ class Planner:
                 # A profile with a forbidden grant runs nothing.
                 with suppress(SettingsError):
                     grants_of.append((other.place, self._grants(other)))
-        writable = [
-            (name, [bind.source for bind in binds if bind.writable]) for name, binds in grants_of
-        ]
         offered = [one.path for one in self._settings.offered_directories if one.writable]
-        return [*writable, ("[directories]", offered)]
+        return [
+            *(
+                (name, [bind.source for bind in binds if bind.writable])
+                for name, binds in grants_of
+            ),
+            ("[directories]", offered),
+        ]
 
     def _find(
         self, profile: CommandProfile, writers: Iterable[tuple[str, list[str]]]
@@ -386,7 +386,6 @@ def _stage(
     )
     by_files = profile.credentials is not None and profile.credentials.source != "env"
     command = CommandSpec(
-        file="",
         cwd=workdir,
         cpu_seconds=profile.cpu_seconds,
         file_bytes=profile.file_bytes,

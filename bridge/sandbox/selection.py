@@ -46,9 +46,8 @@ def candidates(runtime: str, order: Sequence[str] = ()) -> tuple[str, ...]:
 
 def engines(settings: Settings) -> tuple[str, ...]:
     """Return those of `candidates` that are container engines, which have images."""
-    found = tuple(
-        name for name in candidates(settings.runtime) if name not in (*_PROCESS, *ELSEWHERE)
-    )
+    others = (*_PROCESS, *ELSEWHERE)
+    found = tuple(name for name in candidates(settings.runtime) if name not in others)
     if not found:
         message = f"{settings.place('runtime')}: {settings.runtime} uses no images of this machine."
         raise SettingsError(message, remedy="Name podman or docker with --runtime.")

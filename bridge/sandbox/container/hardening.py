@@ -75,9 +75,8 @@ def with_host_paths(
     command = spec.command
     if command is not None:
         purpose: Purpose = "networked" if command.network else "command"
-        placement = replace(
-            placement, image=command.image, user=_NOBODY, seccomp=seccomp.get(purpose, "")
-        )
+        profile = seccomp.get(purpose, "")
+        placement = replace(placement, image=command.image, user=_NOBODY, seccomp=profile)
         own = [bind for bind in spec.binds if bind.inside == WORKSPACE]
     elif has_user_directories(spec.binds) and placement.user == _NOBODY:
         own = [bind for bind in spec.binds if bind.writable]

@@ -191,9 +191,8 @@ class ProcessBackend(Backend):
         """Make a sandbox's cgroups if possible; leaving kills their processes and removes them."""
         if not found.cgroup_parents:
             return nullcontext()
-        return self._groups.made(
-            partial(cgroups.make_group, found.cgroup_parents, found.owner, limits)
-        )
+        make = partial(cgroups.make_group, found.cgroup_parents, found.owner, limits)
+        return self._groups.made(make)
 
     def _watched_memory(self, found: Findings, limits: Limits) -> int | None:
         """Return the memory limit that the bridge applies; None if a cgroup does, or on macOS."""
@@ -234,9 +233,8 @@ class ProcessBackend(Backend):
 
 @cache
 def monitor_source() -> bytes:
-    return stage_payload(
-        resources.files(__package__).joinpath("monitor.py").read_text(encoding="utf-8")
-    )
+    source = resources.files(__package__).joinpath("monitor.py")
+    return stage_payload(source.read_text(encoding="utf-8"))
 
 
 class UnnamespacedBackend(ProcessBackend):
@@ -244,7 +242,7 @@ class UnnamespacedBackend(ProcessBackend):
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        self._directories = Removals(RunDirectory.remove)
+        self._directories: Removals[RunDirectory] = Removals(lambda run: remove_directory(run.path))
 
     @abstractmethod
     def _steps(
@@ -338,11 +336,9 @@ class UnnamespacedBackend(ProcessBackend):
             yield sandbox
 
     async def reap(self) -> int:
-        count = await super().reap()
-        found = await self._look_around()
-        return max(
-            count, await anyio.to_thread.run_sync(reap_run_directories, found.base, found.owner)
-        )
+        groups, found = await super().reap(), await self._look_around()
+        directories = partial(reap_run_directories, found.base, found.owner)
+        return max(groups, await anyio.to_thread.run_sync(directories))
 
 
 FALLBACK = Path("/tmp")  # Where every user may make directories.
@@ -361,9 +357,6 @@ class RunDirectory:
     @property
     def tmp(self) -> Path:
         return self.path / "tmp"
-
-    def remove(self) -> bool:
-        return remove_directory(self.path)
 
 
 def base_directory(wanted: str | None, *, as_nobody: bool) -> Path:

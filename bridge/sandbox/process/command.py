@@ -217,9 +217,8 @@ class SandboxLayout:
         own = [(bind.source, bind.inside) for bind in self.interpreter.binds]
         if command is None:
             return own + [(bind.source, bind.inside) for bind in self.interpreter.tools]
-        wanted = [
-            (path, path) for path in SYSTEM if Path(path).is_dir() and not Path(path).is_symlink()
-        ]
+        system = [path for path in map(Path, SYSTEM) if path.is_dir() and not path.is_symlink()]
+        wanted = [(str(path), str(path)) for path in system]
         # Debian's JVMs do not start without their settings.
         java = map(str, Path("/etc").glob("java-*-openjdk"))
         files = [*SYSTEM_FILES, *java, *(NETWORK_FILES if command.network else ())]

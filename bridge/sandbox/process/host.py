@@ -170,17 +170,13 @@ def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, i
     uid, gid = nobody_uid, nobody_uid
     if spec.command is None:
         for bind in spec.binds:
-            remedy = "Remove `cache` from [dependencies], or set it to a directory that every user"
-            remedy += " may reach"
-            if not bind.executable:
-                change = (
-                    "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
-                )
-                remedy = f"{change}, in a place that every user may enter, such as /srv"
-            remedy = (
-                f"The bridge runs as root, and programs as nobody (65534). {remedy}; or run the "
-                "bridge as an ordinary user."
-            )
+            change = "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
+            change += ", in a place that every user may enter, such as /srv"
+            if bind.executable:
+                change = "Remove `cache` from [dependencies], or set it to a directory that every "
+                change += "user may reach"
+            remedy = f"The bridge runs as root, and programs as nobody (65534). {change}; or run "
+            remedy += "the bridge as an ordinary user."
             require_reachable(bind.source, uid, uid, bind.writable, remedy)
         return uid, gid
     for bind in spec.binds:
@@ -286,9 +282,8 @@ def bubblewrap_failed(said: str, kernel: KernelSettings) -> SandboxError:
     unknown = re.search(r"Unknown option (\S+)", said)
     if unknown:
         message = f"This bubblewrap is too old: it does not know {unknown[1]}."
-        return LaunchError(
-            message, remedy="Install bubblewrap 0.5 or newer.", code="oci_runtime_broken"
-        )
+        remedy = "Install bubblewrap 0.5 or newer."
+        return LaunchError(message, remedy=remedy, code="oci_runtime_broken")
     capable = "Run the bridge as root or as an ordinary user."
     setuid = "is installed setuid, which forbids what is needed"
     for regex, problem, remedy in (
@@ -298,9 +293,8 @@ def bubblewrap_failed(said: str, kernel: KernelSettings) -> SandboxError:
         ("Unexpected capabilities", "was started with capabilities", capable),
     ):
         if re.search(regex, said, re.IGNORECASE):
-            return LaunchError(
-                f"bubblewrap {problem}: {said}", remedy=remedy, code="oci_runtime_broken"
-            )
+            message = f"bubblewrap {problem}: {said}"
+            return LaunchError(message, remedy=remedy, code="oci_runtime_broken")
     message = f"bubblewrap did not start the sandbox: {said or 'it wrote nothing'}."
     return LaunchError(message, remedy=BROKEN_REMEDY)
 
