@@ -125,10 +125,8 @@ def environment(
     for name, value in secrets:
         size = len(value.encode(errors="surrogatepass"))
         if len(value) < SHORTEST_SECRET or size > MAX_SECRET_BYTES:
-            message = (
-                f"{profile.place}: the value of the secret {name} has {len(value)} characters, so "
-                "it cannot be kept out of output."
-            )
+            message = f"{profile.place}: the value of the secret {name} has {len(value)} characters"
+            message += ", so it cannot be kept out of output."
             remedy = "Name it in `env` if it is no secret." if name in values else ""
             raise SettingsError(message, remedy=remedy)
         whole = value.strip("\n")
@@ -288,20 +286,18 @@ class Planner:
         self, profile: CommandProfile, granted: tuple[Bind, ...]
     ) -> list[tuple[str, list[str]]]:
         """Return the directories that commands of each profile, and programs, may write to."""
-        grants_of = [("the profile", granted)]
+
+        def writable(binds: Iterable[Bind]) -> list[str]:
+            return [bind.source for bind in binds if bind.writable]
+
+        writers = [("the profile", writable(granted))]
         for other in self._settings.commands.values():
             if other.name != profile.name:
                 # A profile with a forbidden grant runs nothing.
                 with suppress(SettingsError):
-                    grants_of.append((other.place, self._grants(other)))
+                    writers.append((other.place, writable(self._grants(other))))
         offered = [one.path for one in self._settings.offered_directories if one.writable]
-        return [
-            *(
-                (name, [bind.source for bind in binds if bind.writable])
-                for name, binds in grants_of
-            ),
-            ("[directories]", offered),
-        ]
+        return [*writers, ("[directories]", offered)]
 
     def _find(
         self, profile: CommandProfile, writers: Iterable[tuple[str, list[str]]]

@@ -89,10 +89,8 @@ def reject_binds(backend: str, binds: Iterable[Bind]) -> None:
     paths = [bind.inside for bind in binds]
     if paths:
         message = f"{backend} has no mounts, so it cannot show programs {', '.join(paths)}."
-        remedy = (
-            "Set MCP_BRIDGE_RUNTIME to bubblewrap, podman or docker; or do without packages, and "
-            "without [directories]."
-        )
+        remedy = "Set MCP_BRIDGE_RUNTIME to bubblewrap, podman or docker; or do without packages, "
+        remedy += "and without [directories]."
         raise LaunchError(message, remedy=remedy)
 
 
@@ -154,8 +152,6 @@ class CommandSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
-    """One process to start in a sandbox."""
-
     run_id: str  # Unique; becomes part of the sandbox's name.
     argv: tuple[str, ...]  # The command. Its first word is resolved inside the sandbox ("python3").
     env: Mapping[str, str]  # The whole environment of the process, which inherits nothing.

@@ -245,10 +245,8 @@ def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> 
     if OWN_KERNEL in isolation.layers and True not in _look(OWN_KERNEL, isolation, facts):
         named = isolation.oci_runtime
         message = f"{named} started a sandbox that shows no kernel other than the host's."
-        remedy = (
-            f"See what the engine's configuration starts as {named}, or name another OCI runtime"
-            " with MCP_BRIDGE_OCI_RUNTIME."
-        )
+        remedy = f"See what the engine's configuration starts as {named}, or name another OCI "
+        remedy += "runtime with MCP_BRIDGE_OCI_RUNTIME."
         raise LaunchError(message, remedy=remedy, code="oci_runtime_broken")
     claimed = [layer for layer in MANDATORY if layer in isolation.layers]
     claimed += [layer for layer in isolation.layers if layer.startswith(READ_ONLY)]

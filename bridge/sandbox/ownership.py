@@ -47,7 +47,6 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
-        """Parse the text of an owner; None for other text."""
         pid, *others = text.split("_")
         return cls(int(pid), *others) if pid.isdecimal() and len(others) == 4 else None
 

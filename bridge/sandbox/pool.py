@@ -91,6 +91,7 @@ def decide(
 class PoolReport(NamedTuple):
     """A pool's counts: its sandboxes now, claims by warmth, deaths and failed starts ahead."""
 
+    alive: int  # Also those that are being opened, used or destroyed.
     most: int
     wanted: int
     waiting: int
@@ -152,7 +153,6 @@ class Reservation(Generic[T]):
         self._ahead = ahead
 
     async def get(self) -> T:
-        """Return the resource once it is ready."""
         await self._resource.handed_over.wait()
         if self._resource.error is not None and self._ahead:
             # The cause may be gone, so start one for the claim.
@@ -207,13 +207,9 @@ class WarmPool(Generic[K, T]):
         self._changed = anyio.Event()
 
     @property
-    def alive(self) -> int:
-        """The number of resources that exist or are being opened or destroyed."""
-        return len(self._all)
-
-    @property
     def report(self) -> PoolReport:
         return PoolReport(
+            alive=len(self._all),
             most=self._most,
             wanted=self._target(),
             waiting=len(self._in("waiting")),
@@ -538,7 +534,6 @@ class RunQueue:
         return free and (not ticket.starting or self._starting < self._starts)
 
     def _grant(self) -> None:
-        """Grant the free slots to the next runs."""
         self._running = [slot for slot in self._running if slot.holders]
         while ticket := next(filter(self._is_free_for, self._in_turn()), None):
             # The owner's next turn comes after those of all others.

@@ -179,10 +179,8 @@ def _allowed_backends(settings: Settings) -> tuple[str, ...]:
     if asked and settings.runtime == "auto":
         names = tuple(name for name in names if name in ENGINES)
         if not names:
-            message = (
-                f"{settings.place('runtime_order')} names no engine, and {settings.place(asked)} "
-                f"asks for {getattr(settings, asked)}."
-            )
+            message = f"{settings.place('runtime_order')} names no engine, and "
+            message += f"{settings.place(asked)} asks for {getattr(settings, asked)}."
             raise SettingsError(message, remedy="Add podman or docker to the order.")
     return names
 

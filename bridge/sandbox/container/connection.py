@@ -274,7 +274,6 @@ class Connector:
         return shutil.which(command, path=self.environ.get("PATH"))
 
     async def _endpoints(self, kind: EngineKind) -> Sequence[EngineEndpoint]:
-        """Return the endpoint that the user names, or the usual ones."""
         if kind == "podman":
             if self.context is not None and self.machine is None:
                 self.machine = await ensure_machine(self.context)
@@ -505,8 +504,7 @@ def make_private(directory: Path) -> Path:
         PermissionError: It is a link, or another user owns it or may write to or replace it.
     """
     make_directory(directory)
-    status = directory.lstat()
-    others, _ = exposure(directory)
+    status, (others, _) = directory.lstat(), exposure(directory)
     if status.st_uid != os.getuid() or others or not stat.S_ISDIR(status.st_mode):
         reason = others or "it belongs to another user or is a link"
         raise PermissionError(errno.EPERM, reason, str(directory))

@@ -41,8 +41,6 @@ _SCOPE_ENVIRONMENT = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 
 
 class BubblewrapBackend(ProcessBackend):
-    """Runs sandboxes in namespaces."""
-
     name = title = "bubblewrap"
 
     def __init__(

@@ -116,13 +116,10 @@ class ProcessBackend(Backend):
     Args:
         interpreter: The Python to run; None finds one.
         packages: A virtual environment, or a directory of packages, that programs may import.
-
-    Attributes:
-        linux: Whether the system has cgroups and pidfds.
     """
 
     title: str
-    linux = True
+    linux = True  # Whether the system has cgroups and pidfds.
 
     def __init__(
         self,

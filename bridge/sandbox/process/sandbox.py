@@ -202,8 +202,6 @@ class ProcessLaunch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """How to start one sandbox."""
-
     command: Sequence[str]
     prepare: Callable[[Descriptors], ProcessLaunch]
     group: SandboxCgroups | None
