@@ -101,7 +101,7 @@ def _on_the_clock(most: int) -> Callable[[Callable[[_Pool], Awaitable[None]]], C
                 before = anyio.current_time()
             # Closing the pool closes what waits and what is opening, without waiting for it.
             assert anyio.current_time() - before < START_SECONDS / 10
-            assert (pool.factory.open_now, pool.factory.opening, pool.alive) == ([], 0, 0)
+            assert (pool.factory.open_now, pool.factory.opening, pool.report.alive) == ([], 0, 0)
 
         def run() -> None:
             clock.run(open_pool)
@@ -123,7 +123,7 @@ async def test_each_resource_is_used_once_and_closed_after_use(pool: _Pool) -> N
     for expected in range(3):
         assert (await _use(pool)).number == expected
     await anyio.sleep(1)
-    assert (pool.alive, pool.report.cold) == (0, 3)
+    assert (pool.report.alive, pool.report.cold) == (0, 3)
 
 
 @_on_the_clock(1)
@@ -228,7 +228,7 @@ async def test_a_failure_to_open_reaches_the_claimer(pool: _Pool) -> None:
     pool.factory.fail = True
     with pytest.raises(LaunchError):
         await _use(pool)
-    assert pool.alive == 0
+    assert pool.report.alive == 0
 
 
 @_on_the_clock(1)
@@ -261,7 +261,7 @@ async def test_a_claim_cancelled_while_opening_leaves_nothing(pool: _Pool) -> No
     with anyio.move_on_after(START_SECONDS / 2):
         await _use(pool)
     await anyio.sleep(1)
-    assert (pool.alive, pool.factory.opened) == (0, [])
+    assert (pool.report.alive, pool.factory.opened) == (0, [])
 
 
 @_on_the_clock(2)
