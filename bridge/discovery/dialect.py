@@ -169,11 +169,8 @@ KNOWN_TRANSPORTS: Mapping[str, Transport] = {
     "sse": "sse",
 }
 
-_CLAUDE_TRANSPORTS: Mapping[str, Transport] = {
-    "stdio": "stdio",
-    "http": "http",
-    "streamable-http": "http",
-    "sse": "sse",
+_CLAUDE_TRANSPORTS = {
+    name: KNOWN_TRANSPORTS[name] for name in ("stdio", "http", "streamable-http", "sse")
 }
 
 CLAUDE_CODE = Dialect(

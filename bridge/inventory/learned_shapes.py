@@ -26,7 +26,7 @@ from bridge.catalog.entries import Observation
 from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape
 from bridge.event_loop import LARGE
 from bridge.guest.protocol.results import text_of
-from bridge.inventory.inventory import AGE, listing_digest
+from bridge.inventory.inventory import AGE, listing_digest, read_stored
 from bridge.model import Json, ServerSpec, Tool
 from bridge.rpc.values import shape_value
 from bridge.store import Store
@@ -86,14 +86,11 @@ class _Document:
 _DOCUMENT = TypeAdapter(_Document)
 
 
-def load_shapes(store: Store, specs: Iterable[ServerSpec]) -> Loaded:
-    named = {listing_digest(spec): spec for spec in specs}
-    found: dict[str, bytes] = {}
-    try:
-        found = store.documents(_KIND, named)
-    except OSError as error:
-        logger.debug("stored shapes of results cannot be read: %s", error)
-    return {spec.name: _parse_document(found.get(name), spec) for name, spec in named.items()}
+def load_shapes(store: Store, specs: Sequence[ServerSpec]) -> Loaded:
+    records: dict[str, ShapeRecords] = {spec.name: {} for spec in specs}
+    for spec, data in read_stored(store, _KIND, specs):
+        records[spec.name] = _parse_document(data, spec)
+    return records
 
 
 def add_shapes(store: Store, news: Sequence[tuple[ServerSpec, ShapeRecords]]) -> bool:

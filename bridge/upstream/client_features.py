@@ -26,6 +26,7 @@ from pydantic import BaseModel, ValidationError
 
 from bridge.errors import CannotAskError, ToolCallError
 from bridge.event_loop import Clock, current_time
+from bridge.guest.schema.schemas import as_list, as_mapping
 from bridge.model import Json
 from bridge.text import counted
 
@@ -76,13 +77,8 @@ async def complete_url_elicitations(server: str, what: str, refusal: ToolCallErr
 
     Return whether `refusal` is that error and the user accepted all, so the request can repeat.
     """
-    data = refusal.data
-    listed = data.get("elicitations") if isinstance(data, dict) else None
-    if (
-        refusal.rpc_code != types.URL_ELICITATION_REQUIRED
-        or not isinstance(listed, list)
-        or not listed
-    ):
+    listed = as_list(as_mapping(refusal.data).get("elicitations"))
+    if refusal.rpc_code != types.URL_ELICITATION_REQUIRED or not listed:
         return False
     wanted = {
         str(number): {"method": "elicitation/create", "params": {**each, "mode": "url"}}

@@ -21,6 +21,8 @@ import anyio
 import httpx2
 from mcp.shared.auth import OAuthToken
 
+from bridge.guest.schema.schemas import as_mapping
+
 logger = logging.getLogger(__name__)
 
 MAX_DOCUMENT_BYTES = 256 * 1024  # Of an authorization server's response; a few thousand are usual.
@@ -229,10 +231,7 @@ def shorten(text: str) -> str:
 
 
 def error_name(response: httpx2.Response) -> str:
-    document: Any = None
-    with suppress(ValueError, RecursionError, httpx2.StreamError):
-        document = json.loads(response.content)
-    return safe_error_name(document.get("error") if isinstance(document, dict) else None)
+    return safe_error_name(as_mapping(read_document(response)).get("error"))
 
 
 def safe_error_name(error: object) -> str:
