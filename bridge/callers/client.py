@@ -75,8 +75,7 @@ class Client(Protocol):
         """A key that equal clients share."""
 
     @property
-    def wants_progress(self) -> bool:
-        """Whether it asked for progress reports."""
+    def wants_progress(self) -> bool: ...
 
     @property
     def log_level(self) -> str:
@@ -97,8 +96,7 @@ class Client(Protocol):
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         """Report the seconds since the start, and an estimate of the total."""
 
-    async def log(self, level: str, source: str, data: Json) -> None:
-        """Pass on a message."""
+    async def log(self, level: str, source: str, data: Json) -> None: ...
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Answer MCP's `elicitation/create` with an `ElicitResult`, or raise `CannotAskError`."""

@@ -18,7 +18,7 @@ from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import MalformedError
 from bridge.discovery.entries import normalize
 from bridge.discovery.fields import first_used
-from bridge.discovery.self_reference import OWN_NAME, starts_bridge
+from bridge.discovery.precedence import OWN_NAME, starts_bridge
 from bridge.errors import UsageError
 from bridge.guest.schema.schemas import as_list, as_mapping
 

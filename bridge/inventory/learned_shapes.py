@@ -86,13 +86,6 @@ class _Document:
 _DOCUMENT = TypeAdapter(_Document)
 
 
-def load_shapes(store: Store, specs: Sequence[ServerSpec]) -> Loaded:
-    records: dict[str, ShapeRecords] = {spec.name: {} for spec in specs}
-    for spec, data in read_stored(store, _KIND, specs):
-        records[spec.name] = _parse_document(data, spec)
-    return records
-
-
 def add_shapes(store: Store, news: Sequence[tuple[ServerSpec, ShapeRecords]]) -> bool:
     """Merge new records into the stored ones; return whether they could be written. Blocks.
 
@@ -247,7 +240,10 @@ class LearnedShapes:
         """Read the records of new or redefined servers. Blocks, so call it in a thread."""
         known = {name: server.spec for name, server in tuple(self._servers.items())}
         new = [spec for spec in specs if known.get(spec.name) != spec]
-        return load_shapes(self._store, new) if new else {}
+        loaded: dict[str, ShapeRecords] = {spec.name: {} for spec in new}
+        for spec, data in read_stored(self._store, _KIND, new) if new else ():
+            loaded[spec.name] = _parse_document(data, spec)
+        return loaded
 
     def configure(self, specs: Iterable[ServerSpec], loaded: Loaded) -> None:
         before, self._servers = self._servers, {}
