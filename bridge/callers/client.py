@@ -166,8 +166,7 @@ class RunProgress:
         recent = self._unended + data[-4 * MAX_TOLD :].decode("utf-8", "replace")
         lines = recent.replace("\r", "\n").split("\n")
         self._unended = lines[-1][-4 * MAX_TOLD :]
-        last = next((line for line in reversed(lines) if line.strip()), "")
-        if last:
+        if last := next((line for line in reversed(lines) if line.strip()), ""):
             self.line = told(last.strip())
             self.changes += 1
 
@@ -296,8 +295,7 @@ class ProgressReporter:
             await self.report()
         if self.log is not None:
             for stream, logged in self._logged.items():
-                text = logged.take()
-                if text:
+                if text := logged.take():
                     level = "info" if stream == "stdout" else "notice"
                     await self.log(level, "run_python", text)
 

@@ -196,16 +196,13 @@ def _labels(server: str, tool: Tool, effect: Effect) -> Iterator[tuple[str, str]
     own, whose = words(tool.name[:200]), words(server[:200])
     is_open = tool.annotations.get("openWorldHint") is True
     if effect == "read":
-        word = _first([*own, *whose], _FROM_ANYBODY)
-        if word:
+        if word := _first([*own, *whose], _FROM_ANYBODY):
             yield UNTRUSTED_INPUT, f"what {word!r} returns may be written by anybody"
         elif is_open:
             yield UNTRUSTED_INPUT, "its server says openWorldHint true"
-        word = _first([*own, *whose], _PRIVATE)
-        if word:
+        if word := _first([*own, *whose], _PRIVATE):
             yield PRIVATE_DATA, f"{word!r}"
-        word = _first([*own, *whose], _FETCHING)
-        if word:
+        if word := _first([*own, *whose], _FETCHING):
             yield EXFILTRATION, f"an address that {word!r} is given can carry data out"
         return
     word = _first(own, _OUTGOING)

@@ -167,7 +167,6 @@ def shown_address(url: str) -> str:
 
 def is_bridge(name: str, value: object, dialect: Dialect) -> bool:
     """Return whether an entry is the bridge: by its command, or by `NAME` if it has an address."""
-    words = command_line(value, dialect)
-    if words:
+    if words := command_line(value, dialect):
         return starts_bridge(words[0], words[1:])
     return name == NAME and bool(address(value, dialect))

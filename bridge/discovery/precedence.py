@@ -87,10 +87,7 @@ class Rules:
 def merge(
     files: Sequence[tuple[Location, Parsed]], rules: Rules
 ) -> tuple[list[ServerSpec], list[SkippedServer], list[ProposedServer], list[Consent]]:
-    """Return the servers to use, strongest file first, the skipped and the proposed ones.
-
-    Also returns the clients' approvals that no bridge has seen before; the caller stores them.
-    """
+    """Return the used servers, strongest file first, the skipped, the proposed, new approvals."""
     holders: dict[str, ServerSpec | SkippedServer] = {}
     spelled: dict[str, ServerSpec | SkippedServer] = {}
     skipped: list[SkippedServer] = []

@@ -248,8 +248,7 @@ class LearnedShapes:
     def configure(self, specs: Iterable[ServerSpec], loaded: Loaded) -> None:
         before, self._servers = self._servers, {}
         for spec in specs:
-            known = before.get(spec.name)
-            if known is not None and known.spec == spec:
+            if (known := before.get(spec.name)) is not None and known.spec == spec:
                 self._servers[spec.name] = before.pop(spec.name)
             elif spec.name in loaded:
                 self._servers[spec.name] = _Server(spec, loaded[spec.name])

@@ -179,11 +179,7 @@ class ServerCaller(Protocol):
         """The least level of log messages that the client wants; empty for none."""
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
-        """Send a request to the client and return its result.
-
-        Raises:
-            CannotAskError: The client lacks the capability, or returned no result.
-        """
+        """Return the client's answer to a request; raise `CannotAskError` if there is none."""
 
     async def record_refusal(self, server: str, method: Method, why: str) -> None:
         """Record a request that is not sent to the client."""
@@ -295,8 +291,7 @@ class _OpenRequest:
 
     def leave(self, caller: ServerCaller) -> None:
         """Restart the clock of a run without pending calls; cancel a request made to it."""
-        hold = self._holds.pop(caller, None)
-        if hold is not None:
+        if (hold := self._holds.pop(caller, None)) is not None:
             hold.close()
         if caller is self.asked:
             self.scope.cancel()

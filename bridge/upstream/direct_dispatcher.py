@@ -162,14 +162,10 @@ class _Pending:
 
 
 class DirectDispatcher:
-    """Sends requests over one connection from any task. They may be cancelled at any time.
-
-    Attributes:
-        request_meta: The `_meta` that 2026-07-28 requires in each request; empty before it.
-    """
+    """Sends requests over one connection from any task. They may be cancelled at any time."""
 
     def __init__(self, writer: LineWriter, server: str = "") -> None:
-        self.request_meta: Mapping[str, Json] = {}
+        self.request_meta: Mapping[str, Json] = {}  # 2026-07-28 requires it in each request.
         self._writer = writer
         self._server = server
         self._ids = itertools.count(FIRST_ID)

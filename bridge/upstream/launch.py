@@ -108,8 +108,7 @@ def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str
 async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path) -> Launch:
     """Return how to start a server so that it runs no code of a foreign directory.
 
-    Args:
-        empty: A directory without a project, to create.
+    `empty` is a directory without a project, to create.
     """
     command = spec.executable or spec.command
     launch = Launch([command, *spec.args], environ, spec.cwd)

@@ -126,8 +126,7 @@ class Login:
                 return
             with suppress(TokenStoreError):
                 async with self.store.locked(self._key):
-                    stored = await self.store.load(self._key)
-                    if stored is not None:
+                    if (stored := await self.store.load(self._key)) is not None:
                         wanted = replace(stored, wanted=joined_scopes(stored.wanted, scope))
                         await self.store.save(self._key, wanted)
                         self._use(wanted)

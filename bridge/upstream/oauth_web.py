@@ -181,8 +181,7 @@ async def fetch(
 def read_tokens(response: httpx2.Response) -> OAuthToken:
     """Return the tokens of a response in JSON or a form, or in a nested object as Slack sends.
 
-    Raises:
-        WebError: It has no usable access token. Other fields are optional.
+    Raises a `WebError` if it has no usable access token. Other fields are optional.
     """
     document = read_document(response) if response.is_success else None
     objects = [document, *document.values()] if isinstance(document, dict) else []

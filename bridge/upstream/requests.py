@@ -431,13 +431,11 @@ async def _poll(
             return result
         if status not in ("working", "input_required"):
             raise _failure(server, what, task)
-        wanted = task.get("inputRequests") if status == "input_required" else None
-        if isinstance(wanted, Mapping):
-            new = {key: wanted[key] for key in wanted if key not in answered}
-            if new:
-                answers = await answer_input_requests(server, what, new, connection.roots)
-                answered.update(new)
-                await ask("tasks/update", {**about, "inputResponses": answers})
+        wanted = as_mapping(task.get("inputRequests") if status == "input_required" else None)
+        if new := {key: wanted[key] for key in wanted if key not in answered}:
+            answers = await answer_input_requests(server, what, new, connection.roots)
+            answered.update(new)
+            await ask("tasks/update", {**about, "inputResponses": answers})
         given = task.get("pollIntervalMs")
         # False for NaN and for negative numbers.
         if isinstance(given, int | float) and given > 0:

@@ -239,8 +239,7 @@ class UpstreamServer:
 
         Cached only if the server declares `listChanged`, because resources change often.
         """
-        kept = self._offers.get(kind)
-        if kept is not None and not self._closed:
+        if (kept := self._offers.get(kind)) is not None and not self._closed:
             return kept
         what = f"{LIST_PREFIX}{LISTS[kind].words}"
         return await self._ask(partial(self._list_offers, kind), lists=True, what=what)

@@ -331,8 +331,7 @@ class StdioEndpoint(Endpoint):
                 return
         if large and await offload(line, partial(framing.has_too_many_values, line)):
             self.log.note(f"dropped a message of {len(line)} bytes: it holds too many values")
-            refusal = framing.decode_too_many(line)
-            if refusal is not None:
+            if (refusal := framing.decode_too_many(line)) is not None:
                 await self._send(refusal)
             return
         if direct.has_pending:
