@@ -136,10 +136,8 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
             read.update(dict.fromkeys(labelled))
     if read:
         # Resources and prompts often have the same content as tools' results.
-        for request in _REQUESTS:
-            lines.append(
-                f'"{request}" = {{ labels = {_format_list(read)} }}  # as its tools have them'
-            )
+        same = f"{{ labels = {_format_list(read)} }}  # as its tools have them"
+        lines += [f'"{request}" = {same}' for request in _REQUESTS]
     if unwritten := len(tools) - len(named):
         lines.append(f"# {unwritten:,} more tools have no line of their own.")
     return "\n".join(lines) + "\n"

@@ -155,10 +155,8 @@ class Restrictions:
         only_managed: Whether only managed files may allow servers.
         off: By source, disabled names and the reason.
         only: By source, lists of the only enabled names and the reason.
-        exclusive: The managed file of servers, which Claude Code uses exclusively; empty if
-            none.
-        unreadable: A managed file that cannot be read, and may forbid any server; empty if
-            none.
+        exclusive: The managed file of servers, which Claude Code uses exclusively.
+        unreadable: A managed file that cannot be read, and may forbid any server.
         amp: Amp's rules, strongest first, each with its file.
     """
 
