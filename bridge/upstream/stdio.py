@@ -132,8 +132,6 @@ _BLANK = re.compile(rb"\n\n+")
 # An authorization request (RFC 6749), which `mcp-remote` and others print for their user.
 _LOGIN = re.compile(r"https?://[!#-&(-;=?-~]+[?&]response_type=code[!#-&(-;=?-~]*")
 
-Inbound = MemoryObjectSendStream[SessionMessage | Exception]
-Outbound = MemoryObjectReceiveStream[SessionMessage]
 Streams = tuple[
     MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
 ]
