@@ -63,7 +63,7 @@ from bridge.upstream.token_store import TokenStore
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
-    from bridge.upstream.oauth_callback import Callback
+    from bridge.upstream.oauth_login import Callback
 
 
 async def servers(

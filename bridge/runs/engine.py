@@ -395,8 +395,7 @@ class LoginOffers:
         Each run offers a login to a server once.
         """
         # Imported here: most bridges offer no login, and it takes an HTTP server of its own.
-        from bridge.upstream.oauth_callback import Callback
-        from bridge.upstream.oauth_login import log_in
+        from bridge.upstream.oauth_login import Callback, log_in
 
         run = current_caller()
         if not isinstance(run, RunCaller) or not run.may_visit or spec.name in run.offered_logins:

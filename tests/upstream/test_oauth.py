@@ -19,8 +19,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from bridge.errors import LoginFailedError, LoginRequiredError, ServerStartError
 from bridge.model import OAuthHints, ServerSpec, Transport
 from bridge.upstream.oauth import Logins
-from bridge.upstream.oauth_callback import Callback
-from bridge.upstream.oauth_login import log_in, log_out
+from bridge.upstream.oauth_login import Callback, log_in, log_out
 from bridge.upstream.oauth_web import MAX_DOCUMENT_BYTES
 from bridge.upstream.token_store import TokenRecord
 from tests.fakes.servers.guarded import guarded
