@@ -133,15 +133,6 @@ def test_who_waits_is_not_waited_for_by_callers_with_less_and_gets_what_is_given
         assert place_for(caller, left, places) == "free"
 
 
-def test_the_place_is_one_of_who_has_most_and_not_of_one_who_has_just_a_share() -> None:
-    ada, eve = [Taken("ada", False)] * 3, [Taken("eve", False)] * 4
-    assert place_for("joe", [*ada, *eve], 7) == 3
-    taken = [*ada[:2], *[Taken("eve", True)] * 3, Taken("joe", True)]
-    assert place_for("joe", taken, 6) == "wait"
-    assert gives_up_place("eve", taken, 6, ["joe"])
-    assert not gives_up_place("ada", taken, 6, ["joe"])
-
-
 def test_a_place_that_is_free_is_for_who_waits_for_it() -> None:
     taken = [Taken("eve", True), Taken("eve", False)]
     assert place_for("eve", taken, 3, ["ada"]) == 1

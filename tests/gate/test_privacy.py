@@ -110,11 +110,6 @@ def test_a_token_looks_like_what_it_stands_for(number: int, kind: str) -> None:
         assert luhn_sum(text) % 10 == 0
 
 
-@given(text=st.text("0123456789", min_size=1, max_size=30))
-def test_one_digit_makes_a_number_right(text: str) -> None:
-    assert sum(luhn_sum(f"{text}{digit}") % 10 == 0 for digit in range(10)) == 1
-
-
 def test_the_same_thing_has_one_token_however_it_is_written() -> None:
     found, other = vault(), vault()
     for one, again in (
@@ -250,14 +245,6 @@ def test_a_deep_result_is_not_passed_on() -> None:
     for _ in range(900):
         value = [value]
     assert EMAIL not in repr(vault().hide("crm", value))
-
-
-def test_a_number_stands_for_a_card_however_that_was_written() -> None:
-    found = vault()
-    hide(found, "4111-1111-1111-1111")
-    told = found.hide("crm", {"card": 4111111111111111})
-    assert told != {"card": 4111111111111111}
-    assert found.reveal("mail", told) == {"card": 4111111111111111}
 
 
 def test_patterns_are_found_in_portions_as_in_one_piece() -> None:
