@@ -12,7 +12,6 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     AsyncExitStack,
     asynccontextmanager,
     contextmanager,
@@ -171,9 +170,13 @@ class Engine(Parts):
         work: Callable[[Request, RunCaller, RunRecord], Awaitable[RunResult]],
     ) -> RunResult:
         """Do the work of a request, record it, and redact its result."""
+        for word in ("schema", "clock"):
+            if problem := self.heartbeat.problems.get(word):
+                message = f"This bridge begins no runs: {problem}. Nothing was run."
+                raise BridgeError(message, remedy="Ask another bridge.", code="draining")
         request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
         facts = logged_as(run=request.run_id, owner=owner_digest(request.owner))
-        with self._serving(), facts:
+        with self.running_runs.track(), facts:
             caller = RunCaller(client, Clock(), identified=request.is_identified)
             async with self.records.recording(request) as record:
                 result = await redact_outcome(
@@ -267,13 +270,6 @@ class Engine(Parts):
                         yield replace(run, gate=gate, packages=turn.packages), reserved
 
             yield open_sandbox
-
-    def _serving(self) -> AbstractContextManager[None]:
-        for word in ("schema", "clock"):
-            if problem := self.heartbeat.problems.get(word):
-                message = f"This bridge begins no runs: {problem}. Nothing was run."
-                raise BridgeError(message, remedy="Ask another bridge.", code="draining")
-        return self.running_runs.track()
 
     async def _apply(
         self, request: ApplyRequest, caller: RunCaller, record: RunRecord

@@ -22,8 +22,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
-from mcp.types import ErrorData, JSONRPCError
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, ErrorData, JSONRPCError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
