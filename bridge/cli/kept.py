@@ -91,11 +91,7 @@ async def get(
     output: Annotated[str, opt("FILE", "- for stdout", "-o")] = "-",
     force: Annotated[bool, flag("--force", "replace FILE if it exists")] = False,
 ) -> int:
-    """Write an artifact to stdout, or to a file.
-
-    Examples:
-        artifacts get 3f9a -o report.csv
-    """
+    """Examples: artifacts get 3f9a -o report.csv"""
     if "?" in uri:
         message = "Only whole artifacts can be fetched."
         raise UsageError(message, remedy="Select a part with head, tail or sed.")
@@ -253,11 +249,7 @@ async def approve_skills(
     *,
     names: Annotated[list[str], arg("NAME[@DIGEST]", "shown, and you are asked; or by digest")],
 ) -> int:
-    """Let programs use skills without asking.
-
-    Examples:
-        skills approve tidy_names
-    """
+    """Examples: skills approve tidy_names"""
     refused, person = False, Person()
     async with open_engine(settings) as engine:
         index = engine.skills.index

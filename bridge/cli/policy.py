@@ -68,9 +68,7 @@ async def explain(
     arguments: Annotated[list[str] | None, arg("ARGS", "a JSON object, or KEY=VALUE words")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Explain the decision on one call.
-
-    Shows the rule that decides, and the lines of config.toml that would change the decision.
+    """Shows the rule that decides, and the lines of config.toml that would change the decision.
 
     Examples:
         policy explain github create_issue repo=o/r
@@ -227,10 +225,8 @@ async def check(
     code: Code = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check the policy, and the calls of a program.
-
-    Without a program it checks the policy file alone. With one it shows the decision on each call
-    that it finds in the program's text. The exit status is 1 if one of them would be denied.
+    """Without a program it checks the policy file alone. With one it shows the decision on each
+    call that it finds in the program's text. The exit status is 1 if one of them would be denied.
 
     Examples:
         policy check report.py
@@ -391,9 +387,7 @@ async def init(
     *,
     printed: Annotated[bool, flag("--print", "print it, and write nothing")] = False,
 ) -> int:
-    """Create a policy for your servers.
-
-    Asks the servers for their tools, and adds a policy to config.toml.
+    """Asks the servers for their tools, and adds a policy to config.toml.
 
     Examples:
         policy init --print
@@ -427,9 +421,7 @@ async def init(
 
 
 async def add(settings: Settings, *, server: Server, yes: Yes = False) -> int:
-    """Propose rules for one more server.
-
-    Shows them, asks, and adds them to config.toml.
+    """Shows them, asks, and adds them to config.toml.
 
     Examples:
         policy add github

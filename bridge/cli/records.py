@@ -70,9 +70,7 @@ async def verify_log(
     expect: Annotated[str | None, opt("HASH", "fail unless the log contains this hash")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check that no record was changed.
-
-    The exit status is 1 if a record was changed or removed, or the expected hash is missing. A
+    """The exit status is 1 if a record was changed or removed, or the expected hash is missing. A
     result's receipt has a hash to expect.
     """
     wanted = (expect or "").lower().removeprefix("sha256:")
@@ -104,11 +102,7 @@ async def tail(
     follow: Annotated[bool, flag("-f", "keep printing new records")] = False,
     as_json: AsJsonLines = False,
 ) -> int:
-    """Print the last records.
-
-    Examples:
-        audit tail -n 100 -f
-    """
+    """Examples: audit tail -n 100 -f"""
     last = await read_log(settings, partial(last_records, count=number))
     if last is None and not follow:
         write_err(_no_records(_directory(settings)))
@@ -149,11 +143,7 @@ async def stats(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Count calls by server, tool, day or decision.
-
-    Examples:
-        audit stats --by day,server --since 2026-12-31
-    """
+    """Examples: audit stats --by day,server --since 2026-12-31"""
     columns = tuple(dict.fromkeys(by.split(",")))
     if not set(columns) <= {"day", "server", "tool", "decision", "outcome"}:
         names = "day, server, tool, decision, outcome"
@@ -361,10 +351,8 @@ async def list_runs(
     number: Annotated[int, count("how many")] = 20,
     as_json: AsJson = False,
 ) -> int:
-    """List the last runs.
-
-    The newest comes first. The list keeps a run for 14 days. It includes programs that the bridge
-    refused to run.
+    """The newest comes first. The list keeps a run for 14 days. It includes programs that the
+    bridge refused to run.
     """
     records = await anyio.to_thread.run_sync(_records(settings).listed, None, number)
     off = " MCP_BRIDGE_RUN_RECORDS is off." if settings.run_records == "off" else ""
@@ -385,10 +373,8 @@ async def show_run(
     *,
     as_json: AsJson = False,
 ) -> int:
-    """Show a run's program, calls and output.
-
-    The calls come from the audit log, each with its time, outcome and approval. Only the first
-    4 KiB of the output are recorded.
+    """The calls come from the audit log, each with its time, outcome and approval. Only the first 4
+    KiB of the output are recorded.
     """
     try:
         record = await anyio.to_thread.run_sync(_records(settings).find, None, run)
@@ -450,9 +436,7 @@ def _write_part(name: str, text: Json) -> None:
 
 
 async def list_sessions(settings: Settings, *, as_json: AsJson = False) -> int:
-    """List saved sessions.
-
-    The last saved session comes first. A bridge saves idle sessions, and all sessions when it
+    """The last saved session comes first. A bridge saves idle sessions, and all sessions when it
     ends. `run --session NAME --end-session` removes a session of the terminal.
     """
     from bridge.sessions.checkpoints import Checkpoints

@@ -19,7 +19,6 @@ from bridge.text import counted
 
 
 async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
-    """Show the shared store, and the bridges that use it."""
     from sqlalchemy import select
 
     store, bridges = _store(settings), table("bridges")
@@ -46,7 +45,7 @@ async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
 
 
 async def migrate(settings: Settings) -> int:
-    """Bring the shared store's tables to this version. Bridges of earlier versions then end."""
+    """Bridges of earlier versions then end."""
     store = _store(settings)
     await store.run(store.migrate)
     write_err(f"The tables of {visible(str(store.place))} are of version {VERSION}.\n")
@@ -59,7 +58,6 @@ async def limits(
     takes: Annotated[bool, flag("--set", "make this bridge's settings the store's limits")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Show or set the limits that all bridges of the shared store keep."""
     store = _store(settings)
     own = {
         "artifacts": store_for(settings).limits,

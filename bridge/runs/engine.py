@@ -12,7 +12,6 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     AsyncExitStack,
     asynccontextmanager,
     contextmanager,
@@ -77,7 +76,7 @@ OpenSandbox = Callable[[bool], AbstractAsyncContextManager[tuple[PreparedRun, Ru
 """A context that holds a run's sandbox; its argument asks for a new one after a dead one."""
 
 
-class Engine:
+class Engine(Parts):
     """An engine that runs programs while it is `opened`."""
 
     def __init__(
@@ -121,16 +120,7 @@ class Engine:
         self.guide = GuestGuide(servers, settings, self.skills.index)
         self.commands = Commands(settings, audit_of=self.gate.audit_of, queue=self.queue)
         self.plan_executor = PlanExecutor(servers, self.gate, self.plans)
-        self._parts = parts = Parts(
-            servers=servers,
-            guide=self.guide,
-            skills=self.skills,
-            artifacts=self.artifacts,
-            packages=self.packages,
-            sandboxes=self.sandboxes,
-            plans=self.plans,
-        )
-        self._admission = Admission(settings, parts, self.sessions, self.gate)
+        self._admission = Admission(self)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Engine]:
@@ -181,9 +171,13 @@ class Engine:
         work: Callable[[Request, RunCaller, RunRecord], Awaitable[RunResult]],
     ) -> RunResult:
         """Do the work of a request, record it, and redact its result."""
+        for word in ("schema", "clock"):
+            if problem := self.heartbeat.problems.get(word):
+                message = f"This bridge begins no runs: {problem}. Nothing was run."
+                raise BridgeError(message, remedy="Ask another bridge.", code="draining")
         request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
         facts = logged_as(run=request.run_id, owner=owner_digest(request.owner))
-        with self._serving(), facts:
+        with self.running_runs.track(), facts:
             caller = RunCaller(client, Clock(), identified=request.is_identified)
             async with self.records.recording(request) as record:
                 result = await redact_outcome(
@@ -227,7 +221,7 @@ class Engine:
                             # 6. Start: one `run` frame. 7. Serve its calls through the gate;
                             # collect what it writes. 8. Conclude: the verdict, the audit log's
                             # last record, the result.
-                            result = await execute(self._parts, run, tools, reserved)
+                            result = await execute(self, run, tools, reserved)
                     break
                 except NotStartedError as error:
                     if again:
@@ -277,13 +271,6 @@ class Engine:
                         yield replace(run, gate=gate, packages=turn.packages), reserved
 
             yield open_sandbox
-
-    def _serving(self) -> AbstractContextManager[None]:
-        for word in ("schema", "clock"):
-            if problem := self.heartbeat.problems.get(word):
-                message = f"This bridge begins no runs: {problem}. Nothing was run."
-                raise BridgeError(message, remedy="Ask another bridge.", code="draining")
-        return self.running_runs.track()
 
     async def _apply(
         self, request: ApplyRequest, caller: RunCaller, record: RunRecord

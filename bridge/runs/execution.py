@@ -314,12 +314,6 @@ class Execution(Program):
     def _more_answers(self, gate: Gate) -> Mapping[str, Answer]:
         parts, run = self._parts, self._run
         outputs = KeptOutputs(parts.artifacts, run.request.owner, self._provenance)
-        kept = KeptRequests(
-            parts.skills,
-            gate=gate,
-            tracker=self._provenance,
-            own=BridgeCalls(run.gate.context, gate),
-            review=self._review,
-            request=run.request,
-        )
+        own = BridgeCalls(run.gate.context, gate)
+        kept = KeptRequests(parts.skills, gate, self._provenance, own, self._review, run.request)
         return {"read_output": outputs.read_output, **kept.methods}

@@ -14,7 +14,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Hashable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
@@ -315,21 +315,17 @@ class _Subscriptions:
     uris: set[str] = field(default_factory=set)
 
 
+@dataclass(eq=False, repr=False)
 class Notices:
     """Notifies the clients of one server of changes to what `tools` and `resources` return."""
 
-    def __init__(
-        self,
-        tools: Callable[[], Awaitable[Hashable]],
-        resources: Callable[[], Hashable],
-        owner: Callable[[Context], str] = lambda _: "",
-        *,
-        quiet_seconds: float = 0.5,
-    ) -> None:
-        self._quiet_seconds = quiet_seconds
-        self._tools = tools
-        self._resources = resources
-        self._owner = owner
+    _tools: Callable[[], Awaitable[Hashable]]
+    _resources: Callable[[], Hashable]
+    owner: Callable[[Context], str] = lambda _: ""
+    _: KW_ONLY
+    quiet_seconds: float = 0.5
+
+    def __post_init__(self) -> None:
         self._last_tools: Hashable = None
         self._last_resources: Hashable = None
         self._connections: WeakKeyDictionary[Connection, _Subscriptions] = WeakKeyDictionary()
@@ -349,7 +345,7 @@ class Notices:
         uris = params.notifications.resource_subscriptions or ()
         if len(uris) > MAX_URIS or any(len(str(uri)) > 2048 for uri in uris):
             raise _too_many_error()
-        self._bus.owner.set(self._owner(context))
+        self._bus.owner.set(self.owner(context))
         return await self._listen(context, params)
 
     def end_streams(self) -> None:
@@ -385,7 +381,7 @@ class Notices:
             return None
         own = self._connections.get(connection)
         if own is None:
-            own = self._connections[connection] = _Subscriptions(self._owner(context))
+            own = self._connections[connection] = _Subscriptions(self.owner(context))
         return own
 
     async def note_listing(self, context: Context) -> None:
@@ -416,7 +412,7 @@ class Notices:
                 quiet = False
                 while not quiet:
                     self._changed = anyio.Event()
-                    with anyio.move_on_after(self._quiet_seconds) as wait:
+                    with anyio.move_on_after(self.quiet_seconds) as wait:
                         await self._changed.wait()
                     quiet = wait.cancelled_caught
             self._changed = anyio.Event()

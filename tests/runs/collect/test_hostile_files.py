@@ -34,8 +34,11 @@ def part(name: str, data: bytes = b"x", **more: Any) -> File:
     return File(name=name, data=data, **more)
 
 
+PLAIN = Redactor({})
+
+
 async def taken(
-    kept: ArtifactStore, frames: Iterable[File], limits: Limits = LIMITS, clear: Any = None
+    kept: ArtifactStore, frames: Iterable[File], limits: Limits = LIMITS, clear: Any = PLAIN
 ) -> tuple[Collected, Mapping[str, bytes], Mapping[str, str]]:
     """Take frames; return what is left, each file's content, and why others are missing."""
     collector = Collector(limits, artifacts=RunArtifacts(kept, "me", RUN), clear=clear)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.rpc.output import Excerpt, OutputBuffer, cost, cut_notice, shares
+from bridge.runs.collect.collector import Excerpt, OutputBuffer, cost, cut_notice, shares
 
 pieces = st.lists(
     st.one_of(st.binary(max_size=60), st.text(alphabet="aé€😀\n", max_size=60).map(str.encode)),
