@@ -7,15 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, defaultdict
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -133,7 +125,7 @@ class LargeText:
 
     __slots__ = ("_size", "pieces")
 
-    def __init__(self, pieces: Sequence[bytes]) -> None:
+    def __init__(self, pieces: list[bytes]) -> None:
         self.pieces = pieces
         self._size = sum(map(len, pieces))
 

@@ -48,7 +48,8 @@ def main() -> int:
             try:
                 return front.serve()
             except UnavailableError as error:
-                print(f"mcp-code-bridge serves alone: {error}.", file=sys.stderr)  # noqa: T201
+                if str(error):
+                    print(f"mcp-code-bridge serves alone: {error}.", file=sys.stderr)  # noqa: T201
                 resumed = front.session(), front.pending
     except KeyboardInterrupt:
         return 130
@@ -70,7 +71,6 @@ class Front:
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
-        self._place = place_for(words, os.environ)
         self._link: socket.socket | None = None
         self._unread = b""
         self._outgoing = bytearray()
@@ -85,6 +85,7 @@ class Front:
 
     def serve(self) -> int:
         """Copy until the bridge says that the client's session has ended; return its status."""
+        place = place_for(self._words, os.environ)
         short, began = 0, -math.inf
         while self._status is None:
             if self._link is None:
@@ -95,8 +96,8 @@ class Front:
                     # The client needs no bridge until it sends something.
                     self._take_input()
                 began = time.monotonic()
-                hello = {"serve": self.session(), **described(self._place, self._words)}
-                self._link = attach(self._place, hello, [1])
+                hello = {"serve": self.session(), **described(place, self._words)}
+                self._link = attach(place, hello, [1])
                 self._unread, self._outgoing = b"", bytearray()
                 self._put(b"L", self._pending)
                 if self._ended:

@@ -134,6 +134,9 @@ class Host:
             # A bridge of its own explains the mistake to the client.
             link.tell(refused=error.message)
             return
+        if settings.background == "off":
+            link.tell(refused="")
+            return
         self._clients[link] = {"cwd": said["cwd"], "since": utc_text(time.time())}
         link.tell(pid=os.getpid())
         session = await anyio.to_thread.run_sync(resumed_session, said["serve"], settings.state_dir)

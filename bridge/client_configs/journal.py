@@ -181,7 +181,6 @@ class MoveRecord:
 
     Attributes:
         id: Assigned by the journal; newer ids sort later.
-        before: The content before; None for no file.
         after_sha256: The digest of the content after; empty for no file.
         made_directories: Directories created for the file, the outermost first.
     """

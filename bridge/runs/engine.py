@@ -12,7 +12,6 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     AsyncExitStack,
     asynccontextmanager,
     contextmanager,
@@ -25,7 +24,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from bridge.artifacts import store_for
+from bridge.artifacts.store import store_for
 from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
 from bridge.errors import BridgeError, CannotAskError, LoginFailedError, NotStartedError
@@ -59,7 +58,8 @@ from bridge.sandbox.pool import CLUSTER_RUNS, RunQueue, default_runs, usable_mem
 from bridge.sandbox.process.host import usable_cpus
 from bridge.sandbox.selection import select_backend
 from bridge.saved_functions.skills import Skills
-from bridge.sessions import Sessions, Turn
+from bridge.sessions.table import Sessions
+from bridge.sessions.turns import Turn
 from bridge.settings import Settings, runtime_dir, store_of
 from bridge.settings.parsers import ELSEWHERE
 from bridge.store.heartbeat import Heartbeat
@@ -203,9 +203,13 @@ class Engine(Parts):
         work: Callable[[Request, RunCaller, RunRecord], Awaitable[RunResult]],
     ) -> RunResult:
         """Do the work of a request, record it, and redact its result."""
+        for word in ("schema", "clock"):
+            if problem := self.heartbeat.problems.get(word):
+                message = f"This bridge begins no runs: {problem}. Nothing was run."
+                raise BridgeError(message, remedy="Ask another bridge.", code="draining")
         request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
         facts = logged_as(run=request.run_id, owner=owner_digest(request.owner))
-        with self._serving(), facts:
+        with self.running_runs.track(), facts:
             caller = RunCaller(client, Clock(), identified=request.is_identified)
             async with self.records.recording(request) as record:
                 result = await redact_outcome(
@@ -299,13 +303,6 @@ class Engine(Parts):
                         yield replace(run, gate=gate, packages=turn.packages), reserved
 
             yield open_sandbox
-
-    def _serving(self) -> AbstractContextManager[None]:
-        for word in ("schema", "clock"):
-            if problem := self.heartbeat.problems.get(word):
-                message = f"This bridge begins no runs: {problem}. Nothing was run."
-                raise BridgeError(message, remedy="Ask another bridge.", code="draining")
-        return self.running_runs.track()
 
     async def _apply(
         self, request: ApplyRequest, caller: RunCaller, record: RunRecord

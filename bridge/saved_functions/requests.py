@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -32,32 +33,25 @@ _SAVE_FIX = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class KeptRequests:
     """The handlers of one run's requests for skills and its caller's memories."""
 
-    def __init__(
-        self,
-        skills: Skills,
-        *,
-        gate: Gate,
-        tracker: ProvenanceTracker,
-        own: BridgeCalls,
-        review: Review,
-        request: RunRequest,
-    ) -> None:
-        self._skills = skills
-        self._index = skills.index
-        self._servers = skills.servers
-        self._redactor = skills.servers.secrets.redactor
-        self._gate = gate
-        self._tracker = tracker
-        self._own = own
-        self._review = review
-        self._request = request
-        owner = owner_of(request)
+    _skills: Skills
+    _gate: Gate
+    _tracker: ProvenanceTracker
+    _own: BridgeCalls
+    _review: Review
+    _request: RunRequest
+
+    def __post_init__(self) -> None:
+        self._index = self._skills.index
+        self._servers = self._skills.servers
+        self._redactor = self._servers.secrets.redactor
+        owner = owner_of(self._request)
         # Owners over HTTP cannot use up the quota of the person who runs the bridge.
         most = None if owner == PERSON else MAX_OWNERS
-        self._memories = Memories(skills.store, owner, most_owners=most)
+        self._memories = Memories(self._skills.store, owner, most_owners=most)
         # Writes lock the store, so two calls of a run would only block a second thread.
         self._turn = anyio.Lock()
 

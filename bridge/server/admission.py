@@ -16,14 +16,14 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import anyio
 import anyio.to_thread
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
-from mcp.types import ErrorData, JSONRPCError
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, ErrorData, JSONRPCError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -189,25 +189,21 @@ class Replica:
         return {**scope, "headers": pairs}, None
 
 
+@dataclass(eq=False, repr=False)
 class RequestMiddleware:
     """Middleware that refuses requests beyond their caller's share, and reads bodies.
 
     Requests other than probes need the token; an empty one admits all.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        guard: TransportSecuritySettings,
-        token: str = "",
-        replica: Replica | None = None,
-        sessions: Callable[[], Container[str]] = frozenset,
-    ) -> None:
-        self._app = app
-        self._guard = TransportSecurityMiddleware(guard)
-        self._token = token
-        self._replica = replica
-        self._open_sessions = sessions
+    _app: ASGIApp
+    _settings: TransportSecuritySettings
+    _token: str
+    _replica: Replica | None
+    _open_sessions: Callable[[], Container[str]]
+
+    def __post_init__(self) -> None:
+        self._guard = TransportSecurityMiddleware(self._settings)
         self._sessions: dict[str, str] = {}
         self._beginning: dict[int, str] = {}  # By request, until its session has an id.
         self._bytes: Counter[str] = Counter()

@@ -31,9 +31,14 @@ from mcp.types import (
     JSONRPCMessage,
     JSONRPCRequest,
     JSONRPCResponse,
+)
+from mcp_types.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    RequestId,
     jsonrpc_message_adapter,
 )
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, RequestId
 from pydantic import ValidationError
 
 from bridge.descriptor_reader import Reader

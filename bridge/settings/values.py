@@ -108,6 +108,7 @@ class Settings:
             call.
         audit_days: Days until records expire.
         audit_bytes: Maximum size of all records. A full log refuses calls.
+        background: Whether clients on stdio share one background bridge.
         run_records: Whether each run's program, outcome and start of output are kept, for at
             most 14 days and 200 MB.
         output_tokens: Approximate maximum tokens of a run's output. The rest becomes an
@@ -210,6 +211,7 @@ class Settings:
     audit_days: int = declare(parsers.integer(1, 3660), 90)
     audit_bytes: int = declare(parsers.parse_size, 4 * 1024**3)
     run_records: Switch = declare(parsers.choice(Switch), "on")
+    background: Switch = declare(parsers.choice(Switch), "on")
     output_tokens: int = declare(parsers.integer(200, 1_000_000), 5000)
     shown_bytes: int = declare(parsers.parse_size, 1024**2)
     runs: int | None = declare(parsers.integer(1, 1024), None)

@@ -229,17 +229,14 @@ def explain_missing(
 def explain_spawn_failure(
     spec: ServerSpec, environ: Mapping[str, str], here: Path, error: OSError | ValueError
 ) -> tuple[str, str]:
-    command = spec.command
-    place = f"in {spec.source.path}"
+    command, place = spec.command, f"in {spec.source.path}"
     if spec.cwd is not None and not Path(here, spec.cwd).is_dir():
         return (
             f"Its working directory {spec.cwd} does not exist.",
             f"Create the directory, or correct `cwd` {place}.",
         )
-    if isinstance(error, FileNotFoundError) and (missing := explain_missing(spec, environ, here)):
-        return missing
     if isinstance(error, FileNotFoundError):
-        return (
+        return explain_missing(spec, environ, here) or (
             f"The interpreter that {command} names is missing.",
             "Install that interpreter, or correct the script's first line.",
         )

@@ -494,9 +494,8 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
         msg = f"The login to {spec.name!r} cannot be removed: {error}."
         raise LoginFailedError(msg, server=spec.name) from None
     if record and record.revocation_endpoint and (record.refresh_token or record.access_token):
-        secret = record.client_secret or (spec.oauth.client_secret if spec.oauth else "")
         data = {"token": record.refresh_token or record.access_token}
-        request = oauth.client_request(record.revocation_endpoint, data, record, secret)
+        request = oauth.client_request(record.revocation_endpoint, data, record, spec)
         with suppress(oauth_web.WebError):
             async with oauth_web.WebClient(timeout=None) as web:
                 response = await oauth_web.fetch(web, request, httpx2.URL(spec.url), head_only=True)
@@ -570,8 +569,7 @@ def _registered_client(
 
 
 def _scopes(hints: OAuthHints | None, stored: TokenRecord | None) -> str:
+    wanted = stored.wanted if stored else ""
     if hints and hints.scopes:
-        return oauth_web.joined_scopes(*hints.scopes, stored.wanted if stored else "")
-    if stored and stored.wanted:
-        return oauth_web.joined_scopes(stored.scope, stored.wanted)
-    return ""
+        return oauth_web.joined_scopes(*hints.scopes, wanted)
+    return oauth_web.joined_scopes(stored.scope, wanted) if stored and wanted else ""

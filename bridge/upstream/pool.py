@@ -102,8 +102,7 @@ class Pool(PoolSettings):
         return await self.server(server).call_tool(tool, arguments, timeout=timeout)
 
     def server(self, server: str) -> UpstreamServer:
-        upstream_server = self._servers.get(server)
-        if upstream_server is not None:
+        if (upstream_server := self._servers.get(server)) is not None:
             return upstream_server
         names = ", ".join(map(repr, self._servers)) or "none"
         msg = f"There is no server named {server!r}."

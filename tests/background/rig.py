@@ -107,7 +107,7 @@ def person(home: Path, **variables: str) -> Iterator[Person]:
             os.kill(number, signal.SIGTERM)
         wait_for(lambda: not somebody.bridges())
         # pytest shows it for a test that fails.
-        print(somebody.log())  # noqa: T201
+        print(somebody.log())
 
 
 def wait_for(condition: Callable[[], object]) -> None:

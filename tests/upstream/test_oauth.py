@@ -200,21 +200,6 @@ async def test_a_client_registered_beforehand_is_used(desk: Desk, method: str) -
 
 
 @pytest.mark.usefixtures("record")
-async def test_more_permissions_are_asked_for_by_the_next_login(desk: Desk) -> None:
-    async with desk.pool() as pool:
-        await pool.server("server").start()
-        desk.fake.needs = ["read", "write"]
-        with pytest.raises(LoginRequiredError) as caught:
-            await pool.call_tool("server", "echo", {})
-        assert caught.value.message == (
-            "Server 'server' wants you to log in with more permissions (read write). "
-            "Ask the user to run: mcp-code-bridge login server"
-        )
-        assert (await desk.log_in()).scope == "read write"
-        assert (await pool.call_tool("server", "echo", {}))["content"]
-
-
-@pytest.mark.usefixtures("record")
 async def test_a_configured_authorization_header_counts_alone(desk: Desk) -> None:
     spec = desk.rig.remote(desk.fake.url, headers={"authorization": "Bearer stale-secret"})
     async with desk.rig.pool(spec, logins=desk.logins) as pool:

@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 import anyio.lowlevel
 from anyio import to_thread
 
-from bridge.artifacts import ArtifactWriter, RunArtifacts
+from bridge.artifacts.store import ArtifactWriter, RunArtifacts
 from bridge.callers.client import RunCaller
 from bridge.errors import ArtifactStoreError
 from bridge.gate.redaction import Redactor
