@@ -58,8 +58,7 @@ class Host:
                 async with background_tasks() as accepting:
                     accepting.start_soon(self._accept, listener, tasks)
                     await self.ending.wait()
-            if self._clients:
-                await self._parts.running_runs.drain(self._settings.drain_seconds)
+            await self._drain()
 
     @contextmanager
     def _listening(self) -> Iterator[socket.socket]:
@@ -90,6 +89,13 @@ class Host:
                     Path(path).unlink()
             listener.close()
             os.close(self._lock)
+
+    async def _drain(self) -> None:
+        """Leave each client when its requests are answered; end the runs that take too long."""
+        for link in tuple(self._clients):
+            link.leave()
+        runs, seconds = self._parts.running_runs, self._settings.drain_seconds
+        await runs.drain(seconds, lambda: bool(self._clients))
 
     async def _accept(self, listener: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
         while True:
@@ -140,10 +146,11 @@ class Host:
         self._clients[link] = {"cwd": said["cwd"], "since": utc_text(time.time())}
         link.tell(pid=os.getpid())
         session = await anyio.to_thread.run_sync(resumed_session, said["serve"], settings.state_dir)
-        async with watched_engine(settings, said["cwd"], self._parts) as engine:
-            server = build_server(engine, principal=STDIO, note_run=link.note_run)
-            await serve_client(server, link, out, link, session)
-        link.tell(status=0)
+        with link.scope:
+            async with watched_engine(settings, said["cwd"], self._parts) as engine:
+                server = build_server(engine, principal=STDIO, note_run=link.note_run)
+                await serve_client(server, link, out, link, session)
+            link.tell(status=0)
 
     def _report(self) -> dict[str, Any]:
         return {

@@ -31,6 +31,9 @@ class Link(Witness):
         self._left = 0  # Bytes of the frame that is being read.
         self._ended = False
         self._unsent = bytearray()
+        self._open = set[RequestId]()
+        self._leaving = False
+        self.scope = anyio.CancelScope()  # Of the client's session.
         self._reader = Reader(connection, self._receive)
 
     async def hello(self) -> tuple[dict[str, Any], list[int]]:
@@ -63,11 +66,15 @@ class Link(Witness):
             # A front that was stopped gets the rest with the next line.
             del self._unsent[: self._socket.send(self._unsent, socket.MSG_DONTWAIT)]
 
-    def note_line(self, line: bytes | OversizeLine, message: JSONRPCMessage | None) -> None:
+    async def take(self, line: bytes | OversizeLine, message: JSONRPCMessage | None) -> None:
+        if self._leaving and isinstance(message, JSONRPCRequest):
+            # The next bridge gets it.
+            await anyio.sleep_forever()
         size = line.size if isinstance(line, OversizeLine) else len(line)
         facts: dict[str, object] = {"taken": size + 1}
         if isinstance(message, JSONRPCRequest):
             facts["begun"] = json.dumps(message.id)
+            self._open.add(message.id)
         if isinstance(message, JSONRPCRequest | JSONRPCNotification) and isinstance(line, bytes):
             name = message.method
             if name in ("resources/subscribe", "resources/unsubscribe"):
@@ -85,6 +92,15 @@ class Link(Witness):
 
     def note_response(self, number: RequestId) -> None:
         self.tell(ended=json.dumps(number))
+        self._open.discard(number)
+        if self._leaving and not self._open:
+            self.scope.cancel()
+
+    def leave(self) -> None:
+        """End the session once its open requests are answered; the front takes another bridge."""
+        self._leaving = True
+        if not self._open:
+            self.scope.cancel()
 
     async def read(self) -> bytes:
         """Return the next bytes of the client's input; empty when it has ended or gone."""

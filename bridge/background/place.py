@@ -98,6 +98,8 @@ def place_for(words: Sequence[str], environ: Mapping[str, str]) -> Place:
         config = _read_config(environ)
     except OSError as error:
         raise UnavailableError(f"{error.filename}: {error.strerror}") from error
+    if "background" in config and _is_off(config):
+        raise UnavailableError("")
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise UnavailableError(f"{directory} is not a directory that only you can use")
     chosen = {
@@ -145,9 +147,18 @@ def _read_config(environ: Mapping[str, str]) -> str:
     base = f"{_xdg(environ, 'XDG_CONFIG_HOME', '.config')}/mcp-code-bridge/config.toml"
     try:
         with open(environ.get("MCP_BRIDGE_CONFIG") or base, "rb") as file:  # noqa: PTH123
-            return file.read(4 * 1024 * 1024).decode("latin-1")
+            return file.read(4 * 1024 * 1024).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
+
+
+def _is_off(config: str) -> bool:
+    import tomllib  # Few settings files need it here, and it takes as long as the rest.
+
+    try:
+        return tomllib.loads(config).get("background") == "off"
+    except ValueError:
+        return False
 
 
 def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> str:

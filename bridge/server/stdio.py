@@ -68,8 +68,8 @@ PIECE_BYTES = select.PIPE_BUF
 class Witness:
     """Follows a client's messages. This one does nothing; a background bridge tells a front."""
 
-    def note_line(self, line: bytes | OversizeLine, message: JSONRPCMessage | None) -> None:
-        """Note that a line of the client was taken, before its message is handled."""
+    async def take(self, line: bytes | OversizeLine, message: JSONRPCMessage | None) -> None:
+        """Take a line of the client, before its message is handled."""
 
     def note_writing(self, *, long: bool) -> None:
         """Note that a long message is being written, or has been."""
@@ -282,7 +282,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
                 if self._known:
                     self._known -= 1
                 else:
-                    self._witness.note_line(line, message)
+                    await self._witness.take(line, message)
                 if message is not None:
                     return SessionMessage(message)
             if self._ended:
@@ -327,7 +327,12 @@ class InputReader(Protocol):
     def close(self) -> None: ...
 
 
-def read_available(fd: int) -> bytes | None:
+def input_of(fd: int) -> Reader:
+    """Return a reader of a descriptor that may block."""
+    return Reader(fd, partial(_read_available, fd))
+
+
+def _read_available(fd: int) -> bytes | None:
     """Return the available bytes, even of a descriptor that may block; None for none yet.
 
     Regular files and the null device, which no event loop can watch, are always readable.
@@ -411,6 +416,6 @@ async def serve_stdio(server: Server[Any], resumed: Resumed = Resumed(), read: b
         read: What was read from stdin before.
     """
     with claimed(1) as out, claimed(0) as into:
-        reader = Reader(into, partial(read_available, into))
+        reader = input_of(into)
         reader.unread(read)
         await serve_client(server, reader, out, resumed=resumed)

@@ -106,7 +106,7 @@ def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str
 
 
 async def plan_launch(
-    spec: ServerSpec, environ: Mapping[str, str], empty: Path, here: Path
+    spec: ServerSpec, environ: Mapping[str, str], empty: Path, here: Path = Path()
 ) -> Launch:
     """Return how to start a server so that it runs no code of a foreign directory.
 
@@ -150,8 +150,8 @@ def _launch_package(
     """
     empty.mkdir(mode=0o555, parents=True, exist_ok=True)
     command = spec.executable or spec.command
-    environ = {**environ, START_DIRECTORY: str(here)}
-    if npm is not None and not npm.resolve().is_relative_to(here):
+    environ = {**environ, START_DIRECTORY: str(here.absolute())}
+    if npm is not None and not npm.resolve().is_relative_to(here.absolute()):
         command, environ["PATH"] = str(npm), f"{npm.parent}{os.pathsep}{environ.get('PATH', '')}"
     return Launch([command, f"--script-shell={NPM_SHELL}", *spec.args], environ, str(empty))
 
@@ -227,7 +227,10 @@ def explain_missing(
 
 
 def explain_spawn_failure(
-    spec: ServerSpec, environ: Mapping[str, str], here: Path, error: OSError | ValueError
+    spec: ServerSpec,
+    environ: Mapping[str, str],
+    error: OSError | ValueError,
+    here: Path = Path(),
 ) -> tuple[str, str]:
     command, place = spec.command, f"in {spec.source.path}"
     if spec.cwd is not None and not Path(here, spec.cwd).is_dir():

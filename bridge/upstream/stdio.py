@@ -276,7 +276,7 @@ class StdioEndpoint(Endpoint):
             child = process.spawn(argv, environ=plan.environ, cwd=str(directory), tag=tag)
         except (OSError, ValueError) as error:
             detail, remedy = launch.explain_spawn_failure(
-                spec, self._environ, Path(self.cwd), error
+                spec, self._environ, error, Path(self.cwd)
             )
             message = f"Server {spec.name!r} did not start: its command cannot be run."
             raise ServerStartError(

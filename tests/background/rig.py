@@ -60,6 +60,11 @@ class Person:
         path = self.home / ".local/state/mcp-code-bridge/background.log"
         return path.read_text() if path.exists() else ""
 
+    def status(self) -> dict[str, Any]:
+        """What the only background bridge says of itself."""
+        [found] = json.loads(self.command("background", "status", "--json").stdout)
+        return dict(found)
+
     def places(self) -> list[Place]:
         return list(places(directory_of(self.environ)))
 

@@ -26,9 +26,9 @@ def test_clients_share_one_bridge_and_one_process_of_each_server(user: Person) -
             assert "topics" in text
         assert len(user.bridges()) == 1
         assert len(user.processes()) == 2
-        told = json.loads(user.command("background", "status", "--json").stdout)
-    assert [len(each["clients"]) for each in told] == [3]
-    assert {each["server"]: each["clients"] for each in told[0]["servers"]} == {
+        told = user.status()
+    assert len(told["clients"]) == 3
+    assert {each["server"]: each["clients"] for each in told["servers"]} == {
         "keeper": 3,
         "notes": 3,
     }
@@ -59,7 +59,7 @@ def test_a_client_without_input_ends_with_status_0_and_its_servers_stay(user: Pe
         client.initialize().run("print(await mcp_keeper.list_notes())")
         assert client.end() == (0, "")
     assert len(user.processes()) == 1
-    assert json.loads(user.command("background", "status", "--json").stdout)[0]["clients"] == []
+    assert user.status()["clients"] == []
 
 
 def test_clients_with_another_environment_or_directory_have_servers_of_their_own(
@@ -134,8 +134,7 @@ def test_a_front_that_is_killed_in_the_middle_of_a_message_ends_its_client_alone
         one.write(b'{"jsonrpc": "2.0", "id": 9, "method": "tools/ca')
         one.process.kill()
         assert "9" in two.run("print(4 + 5)")
-        status = lambda: json.loads(user.command("background", "status", "--json").stdout)[0]  # noqa: E731
-        wait_for(lambda: len(status()["clients"]) == 1)
+        wait_for(lambda: len(user.status()["clients"]) == 1)
 
 
 def test_other_settings_have_a_bridge_of_their_own_and_the_old_one_ends_with_its_last_client(

@@ -7,12 +7,12 @@ import os
 import signal
 import socket
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.background.rig import Client, Person, wait_for
+from tests.background.rig import Client, Person, text_of, wait_for
 
 SERVED_ALONE = "mcp-code-bridge serves alone"
 
@@ -188,10 +188,9 @@ def test_a_full_disk_costs_no_client_its_bridge(user: Person) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,mode=700", "none", run], check=True)
     try:
         (run / "mcp-code-bridge").mkdir(mode=0o700)
-        (run / "full").write_bytes(b"")
-        with (run / "full").open("wb") as file, pytest.raises(OSError):
+        with suppress(OSError), (run / "full").open("wb") as file:
             file.write(b"x" * 100_000)
-        assert "5" in str(served_alone(user.client())) or True
+        served_alone(user.client())
     finally:
         subprocess.run(["umount", "-l", run], check=True)
 
@@ -205,8 +204,9 @@ def test_a_bridge_that_ends_on_sigterm_lets_runs_end(user: Person) -> None:
         [number] = user.bridges()
         os.kill(number, signal.SIGTERM)
         wait_for(lambda: number not in user.bridges())
+        # The next bridge has a server of its own, and the run that waits ends with its bridge.
         assert "done" in two.run("print(await mcp_keeper.release())")
-        assert one.answer(held)
+        assert "ending" in text_of(one.answer(held))
 
 
 def test_stop_ends_the_bridge_and_a_client_that_goes_on_starts_another(user: Person) -> None:

@@ -20,7 +20,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCNotification
 
 from bridge.server.content import RECORD_KEY
-from bridge.server.stdio import MAX_MESSAGE_BYTES, StdinMessages, StdoutMessages
+from bridge.server.stdio import MAX_MESSAGE_BYTES, StdinMessages, StdoutMessages, input_of
 from bridge.upstream.framing import MAX_VALUES
 from tests.server.pipe_rig import hello
 
@@ -287,7 +287,7 @@ async def test_a_reader_that_is_closed_while_it_waits_has_nothing_to_tell(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with pipe() as (reading, writing):
-        messages = StdinMessages(reading, StdoutMessages(writing, anyio.CancelScope()))
+        messages = StdinMessages(input_of(reading), StdoutMessages(writing, anyio.CancelScope()))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(messages.aclose)
             with pytest.raises(anyio.EndOfStream):
