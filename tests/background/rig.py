@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
+import termios
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -186,6 +189,13 @@ class Client:
         except ValueError:
             message = {"method": "torn"}
         return message
+
+    def waiting_bytes(self) -> int:
+        """How many bytes of output wait in the pipe."""
+        assert self.process.stdout is not None
+        count = array("i", [0])
+        fcntl.ioctl(self.process.stdout, termios.FIONREAD, count)
+        return count[0]
 
     def read(self, most: int) -> None:
         """Wait for output, and read some of it."""
