@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from bridge.errors import InvalidRequestError
+from bridge.errors import BridgeError, InvalidRequestError
 from bridge.guest.protocol.wire import State
 from bridge.model import Json, Loss, owner_digest
 from bridge.store import Store
@@ -159,8 +159,7 @@ class Checkpoints:
         try:
             every = self.all(owner)
         except OSError as error:
-            logger.warning("saved sessions cannot be read: %s", error)
-            return None, "what is saved of sessions cannot be read"
+            return None, self.explain(error)
         by_id = next((each for each in every if each.session_id == key), None)
         return by_id or next((each for each in every if each.name == key), None), ""
 
@@ -170,7 +169,7 @@ class Checkpoints:
         try:
             rows = self._store.query(table("sessions").select().where(ours))
         except OSError as error:
-            return None, f"its checkpoint cannot be read: {error.strerror or error}"
+            return None, self.explain(error)
         if not rows:
             return None, ""
         data = bytes(rows[0].state or b"")
@@ -178,6 +177,16 @@ class Checkpoints:
         if saved is None or hashlib.sha256(data).hexdigest() != rows[0].digest:
             return None, "its checkpoint is damaged, or somebody changed it"
         return saved, ""
+
+    def explain(self, error: OSError) -> str:
+        """Return why saved sessions cannot be read; raise BridgeError if another bridge may."""
+        why = f"what is saved of sessions cannot be read: {error.strerror or error}"
+        if self._claims is not None:
+            # A session that begins again would replace the saved one.
+            message = f"{why[0].upper()}{why[1:]}. Nothing was run."
+            raise BridgeError(message, code="store_unavailable") from error
+        logger.warning("%s", why)
+        return why
 
     def save(self, owner: str, saved: Saved, *, release: bool = False) -> str:
         """Replace a saved session, and release its claim; return why that failed, or "".

@@ -238,10 +238,9 @@ class Sessions:
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await claims.release(record.owner, record.session_id)
-            if not isinstance(error, OSError):
-                raise
-            message = f"The session could not be read: {error.strerror or error}. Nothing was run."
-            raise BridgeError(message, remedy="Try again once the store can be used.") from error
+            if isinstance(error, OSError):
+                self._services.checkpoints.explain(error)
+            raise
         # No `await` before `claimed` is set: a claim that no session records is never released.
         if record.saved != (0 if saved is None else saved.run):
             session.over = True

@@ -15,12 +15,14 @@ from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import RunResult
 from bridge.runs import Engine
 from bridge.sessions import checkpoints
+from bridge.sessions.checkpoints import Claims, SessionKey
 from bridge.settings import Settings
 from bridge.store import ServerUrl
 from tests.engine_rig import settings_in
 from tests.fakes.backend import FakeBackend
 from tests.faulty_proxy import Fault, FaultyProxy, faulty_proxy
 from tests.postgresql import PASSWORD, ROLE, Server, url_for
+from tests.raised import raises_code
 from tests.session_rig import reopened, run, told, value, waits_for
 from tests.waiting import until, until_exists
 
@@ -185,3 +187,31 @@ async def test_a_run_in_a_session_costs_few_statements(
     statements = [line for line in postgresql.log if "statement: " in line or "execute" in line]
     assert len(statements) <= 8, statements
     assert sum("COMMIT" in line for line in statements) <= 3, statements
+
+
+@pytest.mark.parametrize("moment", ["before the claim", "after it"])
+async def test_state_that_cannot_be_read_for_a_moment_is_not_replaced(
+    settings: Settings,
+    tmp_path: Path,
+    proxy: FaultyProxy,
+    moment: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claim = Claims._try
+
+    def claim_and_lose(claims: Claims, key: SessionKey) -> object:
+        claimed = claim(claims, key)
+        proxy.fault = "refuse"
+        return claimed
+
+    async with pair(settings, tmp_path, proxy) as (one, other):
+        await run(other, "x = 'kept'")
+        with monkeypatch.context() as patch:
+            if moment == "after it":
+                patch.setattr(Claims, "_try", claim_and_lose)
+            else:
+                proxy.fault = "refuse"
+            with raises_code("store_unavailable", match=r"cannot be read: .* Nothing was run"):
+                await run(one, "x = 'new'")
+        proxy.fault = ""
+        assert await value(other, "x") == "kept"
