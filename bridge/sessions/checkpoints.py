@@ -2,8 +2,8 @@
 
 Only another guest interprets a state. A malformed part makes this state unusable, and the session
 continues. A session is a row with its state; a state with another digest is refused. A disk error
-loses the state and no run. After a power cut the state is the old or the
-new one. The state is readable by this user only, and is not encrypted.
+loses the state and no run, but of several bridges it refuses the run. After a power cut the state
+is the old or the new one. The state is readable by this user only, and is not encrypted.
 
 Of several bridges, the one that runs something in a session has claimed its row, and renews the
 claim meanwhile. The save releases it. A claim that is not renewed lapses by the database's clock.
@@ -179,14 +179,12 @@ class Checkpoints:
         return saved, ""
 
     def explain(self, error: OSError) -> str:
-        """Return why saved sessions cannot be read; raise BridgeError if another bridge may."""
+        """Return why saved sessions cannot be read; of several bridges, raise BridgeError."""
         why = f"what is saved of sessions cannot be read: {error.strerror or error}"
-        if self._claims is not None:
-            # A session that begins again would replace the saved one.
-            message = f"{why[0].upper()}{why[1:]}. Nothing was run."
-            raise BridgeError(message, code="store_unavailable") from error
-        logger.warning("%s", why)
-        return why
+        if self._claims is None:
+            return why
+        # A session that begins again would replace the saved one.
+        raise BridgeError(f"Nothing was run: {why}.", code="store_unavailable") from error
 
     def save(self, owner: str, saved: Saved, *, release: bool = False) -> str:
         """Replace a saved session, and release its claim; return why that failed, or "".
@@ -239,10 +237,10 @@ class Checkpoints:
     def remove(self, owner: str, session_id: str) -> bool:
         """Remove a session; return whether it existed."""
         ours = _has_key(*session_key(owner, session_id))
-        if not self._store.query(select("sessions", "size").where(ours)):
-            return False
-        self._store.execute(table("sessions").delete().where(ours), durable=True)
-        return True
+        exists = bool(self._store.query(select("sessions", "size").where(ours)))
+        if exists:
+            self._store.execute(table("sessions").delete().where(ours), durable=True)
+        return exists
 
     def tidy(self) -> int:
         """Remove expired and excess sessions, unless a bridge runs something in them."""
@@ -442,9 +440,8 @@ class Claims:
     def _release(self, key: SessionKey) -> None:
         sessions = table("sessions")
         ours = (_has_key(*key), sessions.c.process == self._process)
-        self._store.execute(
-            sessions.update().where(*ours, sessions.c.digest != "").values(process="")
-        )
+        freed = sessions.update().where(*ours, sessions.c.digest != "").values(process="")
+        self._store.execute(freed)
         self._store.execute(sessions.delete().where(*ours, sessions.c.digest == ""))
 
     def _renew(self) -> list[tuple[SessionKey, str, object]]:

@@ -140,9 +140,7 @@ class Session:
             waiting = self._queue.popleft()
             waiting.cancel()
             waiting.finish()
-        if self._busy is not None:
-            await self._busy.give_up()
-        await self.put_away()
+        await self.end_run()
 
     async def yield_to(self, bridge: str) -> None:
         """End what runs or waits here: another bridge has taken the session over."""
@@ -151,9 +149,10 @@ class Session:
             self._queue.popleft().finish(elsewhere_error(self.record.session_id, bridge))
         await self.end_run(takeover(bridge))
 
-    async def end_run(self, why: str) -> None:
-        """End the current run, and release the sandbox without a save."""
-        self.record.lose(why)
+    async def end_run(self, why: str = "") -> None:
+        """End the current run and release the sandbox, without a save if there is a reason."""
+        if why:
+            self.record.lose(why)
         if self._busy is not None:
             self._busy.overtaken = why
             await self._busy.give_up()

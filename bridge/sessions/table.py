@@ -5,7 +5,6 @@ A known caller may use a session's name. Any other caller needs the id, which ca
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections import OrderedDict
@@ -43,8 +42,6 @@ from bridge.sessions.session import (
 from bridge.sessions.turns import QueuedRun
 from bridge.settings import Settings
 from bridge.store import Store
-
-logger = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 500
 """Remembered sessions without a sandbox: a client can use any number of names."""
@@ -179,7 +176,7 @@ class Sessions:
         try:
             stored = await kept.run(kept.all, owner)
         except OSError as error:
-            logger.warning("saved sessions cannot be read: %s", error)
+            kept.explain(error)
         for saved in stored:
             found[saved.session_id] = Listed(
                 session_id=saved.session_id,
@@ -285,9 +282,8 @@ class Sessions:
                 elif make and not is_id:
                     found = self._add(Record(owner, key, None, damaged))
         if found is None:
-            message = f"No session {key!r}."
-            if damaged:
-                message = f"Session {key!r} cannot be used: {damaged}."
+            unusable = f"Session {key!r} cannot be used: {damaged}."
+            message = unusable if damaged else f"No session {key!r}."
             remedy = (
                 f"Sessions expire after {self._settings.session_days} idle days, and belong to one "
                 "caller. Use any new name to start one."
