@@ -94,9 +94,15 @@ async def test_a_run_ends_once_its_bridge_learns_that_another_one_has_the_sessio
         assert await value(one, "x", session=session) == ["first", "b"]
 
 
+@pytest.mark.parametrize("fault", ["hang", "refuse"])
 async def test_a_save_that_failed_is_reported_and_made_as_soon_as_the_database_answers(
-    settings: Settings, tmp_path: Path, proxy: FaultyProxy
+    settings: Settings,
+    tmp_path: Path,
+    proxy: FaultyProxy,
+    fault: Fault,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 1.0)
     begun, go = tmp_path / "begun", tmp_path / "go"
     results: list[RunResult] = []
     async with pair(settings, tmp_path, proxy) as (one, other):
@@ -109,11 +115,11 @@ async def test_a_save_that_failed_is_reported_and_made_as_soon_as_the_database_a
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run_here)
             await until_exists(begun)
-            proxy.fault = "refuse"
+            proxy.fault = fault
             go.touch()
         (result,) = results
         assert (result.status, told(result).state) == ("success", "unsaved")
-        assert "the database server was lost" in told(result).note
+        assert "could not write it down (the database server" in told(result).note
         assert one.sessions.unsaved == 1
         proxy.fault = ""
 
@@ -126,10 +132,12 @@ async def test_a_save_that_failed_is_reported_and_made_as_soon_as_the_database_a
         assert one.sessions.unsaved == 0
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.05])
 async def test_no_state_that_was_reported_kept_is_gone(
-    settings: Settings, tmp_path: Path, proxy: FaultyProxy
+    settings: Settings, tmp_path: Path, proxy: FaultyProxy, delay: float
 ) -> None:
     faults: tuple[Fault, ...] = ("", "refuse", "", "refuse", "refuse", "")
+    proxy.delay = delay
     async with pair(settings, tmp_path, proxy) as (one, other):
         session = told(await run(one, "seen = []")).session_id
         kept = set[int]()
