@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -323,10 +323,15 @@ class Claims:
         self._held: dict[SessionKey, object] = {}
         self._unreleased: set[SessionKey] = set()
         self._releasing = anyio.Lock()
+        self._renewed = -inf
 
     def holds(self, owner: str, session_id: str) -> bool:
         """Return whether this bridge has claimed a session and knows of no loss."""
         return session_key(owner, session_id) in self._held
+
+    def are_fresh(self) -> bool:
+        """Return whether no claim of this bridge can have lapsed."""
+        return monotonic() - self._renewed < LEASE_SECONDS
 
     async def claim(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
         """Claim a session.
@@ -449,11 +454,13 @@ class Claims:
         sessions, held = table("sessions"), dict(self._held)
         if not held:
             return []
+        began = monotonic()
         renewed = sessions.update().where(sessions.c.process == self._process)
         renewed = renewed.values(renewed=self._store.moment(time()))
         rows = self._store.execute(renewed.returning(sessions.c.owner, sessions.c.id))
         for row in rows:
             held.pop((row.owner, row.id), None)
+        self._renewed = began
         return [(key, self.holder(key), claim) for key, claim in held.items()]
 
 

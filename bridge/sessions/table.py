@@ -226,21 +226,22 @@ class Sessions:
     async def _claim(self, session: Session, claims: Claims) -> Session:
         """Claim a session; return it, or what it has become in another replica."""
         record = session.record
-        # A replica that was paused for too long may have lost its claim.
         session.claimed = session.claimed and claims.holds(record.owner, record.session_id)
-        if session.claimed or session.over:
+        # A replica that was paused or cut off for too long claims again what it may have lost.
+        if session.over or (session.claimed and claims.are_fresh()):
             return session
         try:
             saved, lapsed = await claims.claim(record.owner, record.session_id)
         except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                await claims.release(record.owner, record.session_id)
+            if not session.claimed:
+                with anyio.CancelScope(shield=True):
+                    await claims.release(record.owner, record.session_id)
             if isinstance(error, OSError):
                 self._services.checkpoints.explain(error)
             raise
         # No `await` before `claimed` is set: a claim that no session records is never released.
         if record.saved != (0 if saved is None else saved.run):
-            session.over = True
+            session.over, session.claimed = True, False
             if self._tasks is not None:
                 self._tasks.start_soon(session.end_run, takeover())
             if saved is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ import pytest
 from mcp import Client
 
 from bridge.cli.records import show_run
+from bridge.errors import InvalidRequestError
 from bridge.event_loop import background_task
 from bridge.gate import fates
 from bridge.model import RunResult
@@ -82,7 +84,7 @@ class Pair:
 
 
 def bridge(home: Path, name: str, url: str) -> AbstractAsyncContextManager[Engine]:
-    (home / name).mkdir()
+    (home / name).mkdir(exist_ok=True)
     (config := home / "config.toml").write_text(UNPINNED)
     finder = ListFinder(recorder("notes", home / "log", notes={"a": "text"}))
     settings = replace(settings_in(home / name), store=ServerUrl(url), replica=name)
@@ -157,6 +159,25 @@ async def test_a_retry_in_another_bridge_repeats_no_call_of_a_bridge_that_is_gon
         await until(lambda: bool(told))
     assert "another retry of the same run" in told[0]
     assert pair.made() == ["1", "2"]
+
+
+async def test_a_bridge_that_is_started_again_knows_the_fate_of_its_last_process_s_run(
+    pair: Pair,
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        run_id = "0123456789abcdef" * 2
+        tasks.start_soon(partial(run_program, pair.a, ONE + SLOW, run_id=run_id))
+        await pair.slow()
+        await pair.cut()
+        async with bridge(pair.home, "a", address(pair.home)) as again:
+            said = ""
+            while "notes.slow was sent without an answer" not in said:
+                # Until then the run may still go on.
+                with suppress(InvalidRequestError):
+                    said = (await run_program(again, ONE, retry_of=run_id)).error
+            assert "the bridge 'a' was not heard of for" in said
+        tasks.cancel_scope.cancel()
+    assert pair.made() == ["1"]
 
 
 async def test_bridges_continue_one_chain_of_retries(pair: Pair) -> None:

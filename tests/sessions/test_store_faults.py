@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -129,7 +130,7 @@ async def test_a_save_that_failed_is_reported_and_made_as_soon_as_the_database_a
             with suppress(InvalidRequestError):
                 seen = await value(other, "x", session=session)
         assert seen == 2
-        assert one.sessions.unsaved == 0
+        await until(lambda: one.sessions.unsaved == 0)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.05])
@@ -223,3 +224,23 @@ async def test_state_that_cannot_be_read_for_a_moment_is_not_replaced(
                 await run(one, "x = 'new'")
         proxy.fault = ""
         assert await value(other, "x") == "kept"
+
+
+async def test_a_bridge_that_cannot_renew_its_claim_begins_no_run_with_it(
+    settings: Settings, tmp_path: Path, proxy: FaultyProxy
+) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    async with pair(settings, tmp_path, proxy) as (one, other):
+        session = told(await run(one, "x = ['first']")).session_id
+        async with anyio.create_task_group() as tasks:
+            code = waits_for(go, said=begun) + "x.append('a')"
+            tasks.start_soon(partial(run, one, code, session=session))
+            await until_exists(begun)
+            proxy.fault = "refuse"
+            go.touch()
+        assert one.sessions.unsaved == 1
+        assert await value(other, "x.append('b'); x", session=session) == ["first", "b"]
+        with raises_code("store_unavailable", match="Nothing was run"):
+            await run(one, "x", session=session)
+        proxy.fault = ""
+        assert await value(one, "x", session=session) == ["first", "b"]
