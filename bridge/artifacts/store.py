@@ -12,12 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
-from pathlib import Path
 from time import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
@@ -47,59 +44,44 @@ Origin = Callable[[], Provenance | None]
 
 
 @dataclass(eq=False)
-class Quota:
-    """A run's quota of artifacts and bytes. Thread-safe."""
-
-    _total: int
-    _used: int = 0
-    _count: int = 0
-    _changing: threading.Lock = field(default_factory=threading.Lock)
-
-    def begin(self) -> None:
-        with self._changing:
-            if self._count >= MAX_RUN_ENTRIES:
-                message = f"This run has stored {MAX_RUN_ENTRIES:,} files and outputs: the limit."
-                remedy = "Put many small files into an archive."
-                raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
-            self._count += 1
-
-    def take(self, size: int) -> None:
-        with self._changing:
-            if self._used + size > self._total:
-                message = f"A run may store {self._total:,} bytes, and this one exceeds them."
-                remedy = (
-                    "MCP_BRIDGE_ARTIFACT_RUN_BYTES sets how much, within MCP_BRIDGE_ARTIFACT_BYTES."
-                )
-                raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
-            self._used += size
-
-    def give_back(self, size: int) -> None:
-        with self._changing:
-            self._used -= size
-            self._count -= 1
-
-
-@dataclass(frozen=True)
 class RunArtifacts:
-    """Adds artifacts to one run, within its quota."""
+    """Adds artifacts to one run, within its quota of artifacts and bytes. Thread-safe."""
 
     store: ArtifactStore
     owner: str
     run_id: str
     origin: Origin = lambda: None
+    _size: int = 0
+    _count: int = 0
+    _changing: threading.Lock = field(default_factory=threading.Lock)
 
-    @cached_property
-    def quota(self) -> Quota:
-        return self.store.quota(self.owner, self.run_id)
+    def take(self, size: int, count: int = 0) -> None:
+        """Use a part of the quota; negative numbers give it back."""
+        # A run with more than the whole store would lose its own first files.
+        most = min(self.store.run_bytes, self.store.total_bytes)
+        with self._changing:
+            if count > 0 and self._count >= MAX_RUN_ENTRIES:
+                message = f"This run has stored {MAX_RUN_ENTRIES:,} files and outputs: the limit."
+                remedy = "Put many small files into an archive."
+            elif size > 0 and self._size + size > most:
+                message = f"A run may store {most:,} bytes, and this one exceeds them."
+                remedy = "MCP_BRIDGE_ARTIFACT_RUN_BYTES sets it, within MCP_BRIDGE_ARTIFACT_BYTES."
+            else:
+                self._size += size
+                self._count += count
+                return
+        raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
 
     def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
         """Begin an artifact; the store lists it once it is finished."""
-        self.quota.begin()
+        if not _RUN.fullmatch(self.run_id):
+            raise ValueError(f"no run is called {self.run_id!r:.80}")
+        self.take(0, 1)
         try:
             with translate_errors("stored", self.store.root):
                 unfinished = self.store.blobs.begin()
         except ArtifactStoreError:
-            self.quota.give_back(0)
+            self.take(0, -1)
             raise
         return ArtifactWriter(self, unfinished, name, mime_type, kind)
 
@@ -129,15 +111,10 @@ class ArtifactWriter:
 
         If that fails, the artifact is discarded, but beyond the quota the previous data stays.
         """
-        unfinished = self._require_open()
-        self._run.quota.take(len(data))
+        self._run.take(len(data))
         self._size += len(data)
-        try:
-            with translate_errors("stored", self._run.store.root):
-                unfinished.write(data)
-        except ArtifactStoreError:
-            self.discard()
-            raise
+        with self._storing() as unfinished:
+            unfinished.write(data)
         self._digest.update(data)
         if len(self._head) < HEAD:
             self._head += data[: HEAD - len(self._head)]
@@ -147,8 +124,7 @@ class ArtifactWriter:
         return await self._run.store.run(self.finish)
 
     def finish(self) -> Artifact:
-        unfinished, run = self._require_open(), self._run
-        name = visible(valid_text(self._name[: 2 * MAX_NAME]), keep="")
+        run, name = self._run, visible(valid_text(self._name[: 2 * MAX_NAME]), keep="")
         label = Artifact(
             uri="",
             name=name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…",
@@ -159,12 +135,8 @@ class ArtifactWriter:
             kind=self._kind,
             provenance=run.origin(),
         )
-        try:
-            with translate_errors("stored", run.store.root):
-                artifact = run.store.keep(unfinished, run.owner, label)
-        except ArtifactStoreError:
-            self.discard()
-            raise
+        with self._storing() as unfinished:
+            artifact = run.store.keep(unfinished, run.owner, label)
         self._unfinished = None
         os.close(unfinished.descriptor)
         return artifact
@@ -173,13 +145,20 @@ class ArtifactWriter:
         if self._unfinished is None:
             return
         unfinished, self._unfinished = self._unfinished, None
-        self._run.quota.give_back(self._size)
+        self._run.take(-self._size, -1)
         self._run.store.blobs.discard(unfinished)
 
-    def _require_open(self) -> Unfinished:
+    @contextmanager
+    def _storing(self) -> Iterator[Unfinished]:
+        """Discard the artifact if it cannot be stored."""
         if self._unfinished is None:
             raise ArtifactStoreError("The artifact is finished or discarded.")
-        return self._unfinished
+        try:
+            with translate_errors("stored", self._run.store.root):
+                yield self._unfinished
+        except ArtifactStoreError:
+            self.discard()
+            raise
 
     def __enter__(self) -> ArtifactWriter:
         return self
@@ -192,7 +171,6 @@ ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
 MAX_ENTRIES = 50_000  # Artifacts of all owners.
-
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ARTIFACT_URI = re.compile(rf"{ARTIFACTS_URI}([0-9a-f]{{20}})")
@@ -224,33 +202,17 @@ class ArtifactStore:
     def __post_init__(self) -> None:
         self._seconds = self.days * 24 * 3600.0
         self.limits = {"bytes": self.total_bytes, "days": self.days}
-        self._quotas: WeakValueDictionary[tuple[str, str], Quota] = WeakValueDictionary()
         self._last = 0
         # By owner, the last refusal: its size, the totals and the time.
         self._refused: dict[str, tuple[int, tuple[int, int], float]] = {}
         self._changing = threading.Lock()
-        self.blobs = self._store.blobs
+        self.root, self.blobs = self._store.place, self._store.blobs
         self.run = self._store.run  # For what blocks.
-
-    @property
-    def root(self) -> Path | str:
-        return self._store.place
-
-    def quota(self, owner: str, run_id: str) -> Quota:
-        if not _RUN.fullmatch(run_id):
-            raise ValueError(f"no run is called {run_id!r:.80}")
-        quota = self._quotas.get((owner, run_id))
-        if quota is None:
-            # A run with more than the whole store would lose its own first files.
-            most = min(self.run_bytes, self.total_bytes)
-            quota = self._quotas.setdefault((owner, run_id), Quota(most))
-        return quota
 
     def find_all(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
         """Return the artifacts of an owner, or of all if None, newest first."""
         with translate_errors("listed", self.root), self._store.reading() as kept:
-            rows = self._select(kept, owner, run_id)
-            return tuple(self._artifact(row) for row in rows)
+            return tuple(map(self._artifact, self._select(kept, owner, run_id)))
 
     def page(
         self, owner: str | None, size: int, after: str = ""
@@ -356,22 +318,21 @@ class ArtifactStore:
     def remove(self, owner: str | None, uri: str) -> Artifact:
         """Remove an artifact, and its content unless another artifact has it."""
         row = self._find(owner, uri)
-        with translate_errors("removed", self.root):
-            with self._store.writing() as kept:
-                _delete(kept, [row])
-            self._store.drop([row.digest])
+        self._remove([row])
         return self._artifact(row)
 
     def remove_all(self, owner: str | None, run_id: str = "") -> int:
+        with translate_errors("removed", self.root), self._store.reading() as kept:
+            rows = self._select(kept, owner, run_id, expired=True)
+        if rows:
+            self._remove(rows)
+        return len(rows)
+
+    def _remove(self, rows: Sequence[Row[Any]]) -> None:
         with translate_errors("removed", self.root):
-            with self._store.reading() as kept:
-                if not self._select(kept, owner, run_id, most=1, expired=True):
-                    return 0
             with self._store.writing() as kept:
-                rows = self._select(kept, owner, run_id, expired=True)
                 _delete(kept, rows)
             self._store.drop(row.digest for row in rows)
-        return len(rows)
 
     def tidy(self) -> int:
         with translate_errors("tidied", self.root), self._changing:
@@ -429,7 +390,7 @@ class ArtifactStore:
             return artifact
 
     def _insert(self, kept: Transaction, owner: str, label: Artifact) -> Artifact:
-        now = int(self._time(kept) * 1000)
+        now = int(kept.now(self.now) * 1000)
         # Dates keep the order of artifacts of one millisecond: they run up to a second ahead. A
         # clock that was set back by more counts.
         self._last = self._last + 1 if now <= self._last < now + 1000 else now
@@ -488,10 +449,7 @@ class ArtifactStore:
         return ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
 
     def _oldest(self, kept: Transaction) -> int:
-        return int((self._time(kept) - self._seconds) * 1000)
-
-    def _time(self, kept: Transaction) -> float:
-        return kept.now() if kept.is_shared else self.now()
+        return int((kept.now(self.now) - self._seconds) * 1000)
 
 
 def store_for(settings: Settings) -> ArtifactStore:

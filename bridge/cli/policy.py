@@ -36,10 +36,10 @@ from bridge.gate.policy import (
     UNLISTED,
     CallFacts,
     Decision,
+    FlowState,
     Outlook,
     Policy,
     Step,
-    flow_decision,
     outlook,
     strictest,
 )
@@ -346,12 +346,11 @@ def _judge(
         verdict = None
         if policy.spec.present and forecast.decision.action != "deny":
             # A denied call reads nothing, so no flow rule depends on it.
-            before = [
-                (its, earlier.decision.labels)
-                for other, its, earlier in forecasts
-                if earlier.decision.action != "deny" and call.may_follow(other)
-            ]
-            verdict = flow_decision(flow, facts, forecast.decision.labels, before)
+            before = FlowState()
+            for other, its, earlier in forecasts:
+                if earlier.decision.action != "deny" and call.may_follow(other):
+                    before.add_call(its.server, its.tool, earlier.decision.labels)
+            verdict = flow.decide(before, facts.server, forecast.decision.labels)
         judged.append((call, forecast, verdict))
     return judged
 

@@ -44,8 +44,7 @@ from bridge.discovery.finder import Discovery
 from bridge.discovery.precedence import ITSELF, SHADOWED, UNUSED
 from bridge.discovery.report import ProposedServer, SkippedServer
 from bridge.errors import BridgeError, SettingsError, UnknownError, UsageError
-from bridge.gate.audit import AuditLog
-from bridge.gate.audit.log import audit_log
+from bridge.gate.audit.log import AuditLog, audit_log
 from bridge.gate.pins import Pins
 from bridge.gate.policy import REDEFINED, Policy
 from bridge.gate.question import because, server_lines
@@ -64,7 +63,7 @@ from bridge.upstream.token_store import TokenStore
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
-    from bridge.upstream.oauth_callback import Callback
+    from bridge.upstream.oauth_login import Callback
 
 
 async def servers(

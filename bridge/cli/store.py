@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from bridge.artifacts import store_for
+from bridge.artifacts.store import store_for
 from bridge.cli.options import AsJson, flag
 from bridge.cli.output import visible, write_err, write_json, write_list, write_out
 from bridge.errors import UsageError

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import anyio
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 ALIVE = 15.0  # Seconds; a bridge that was not heard of for longer counts as gone.
 CALLS = 1_000  # Of one run in its row; no other bridge retries a run that sent more.
 
-_FIELDS = ("server", "tool", "effect", "number", "run_id", "server_definition")
+_FIELDS = ("server", "tool", "effect", "number", "outcome", "run_id", "server_definition")
 
 _ENDS: dict[Outcome, str] = {
     "ok": "was sent and answered",
@@ -85,8 +86,7 @@ class Fates:
     def write(self, run_id: str, owner: str, text: str, *, ends: bool, continues: str) -> str:
         """Add a text to the row of a run, which is a retry if it `continues` another.
 
-        Returns:
-            The id of another retry that has continued the run; nothing is added then.
+        If another retry has continued the run, add nothing, and return its id.
         """
         from sqlalchemy import func
 
@@ -124,27 +124,22 @@ class RunFate:
         self._fates, self._journal, self._owner = fates, journal, owner
         # The run whose row has the calls that this one took over, until its own row has them.
         self._continues = journal.chain.stored if journal.chain.stored != journal.run_id else ""
-        self._numbers: dict[JournalEntry, int] = {}
-        self._written: dict[JournalEntry, Outcome] = {}
+        # The outcomes in the row, in the order of the calls' numbers; None before the first write.
+        self._written: dict[JournalEntry, Outcome | None] = {}
         self._may_exist = False
         self._writing = anyio.Lock()
 
     async def sending(self, entry: JournalEntry) -> None:
-        """Write that a call is sent next, if it may change something.
-
-        Raises:
-            RefusedError: It must not be sent.
-        """
-        if entry.effect == "read" or len(self._numbers) > CALLS:
+        """Write that a call is sent next, if it may change something; raise if it must not be."""
+        if entry.effect == "read" or len(self._written) > CALLS:
             return
         changing = (each for each in self._journal.entries() if each.effect != "read")
-        for each in [entry] if self._numbers else changing:
-            if len(self._numbers) <= CALLS:
-                self._numbers[each] = len(self._numbers)
+        new = [entry] if self._written else changing
+        self._written |= dict.fromkeys(islice(new, CALLS + 1 - len(self._written)))
         other, call = "", f"{entry.server}.{entry.tool}"
         async with self._writing:
             # The statement of another call may have written it.
-            if entry in self._written:
+            if self._written.get(entry) is not None:
                 return
             try:
                 other = await self._write()
@@ -160,7 +155,7 @@ class RunFate:
 
     async def end(self) -> None:
         unended = self._fates.unended
-        if (self._numbers or self._continues) and len(unended) < CALLS:
+        if (self._written or self._continues) and len(unended) < CALLS:
             unended.add(self)
         with anyio.CancelScope(shield=True), suppress(StoreError):
             for fate in tuple(unended):
@@ -168,20 +163,20 @@ class RunFate:
                 unended.discard(fate)
 
     async def _write(self, *, ends: bool = False) -> str:
-        journal, written, text = self._journal, self._written, ""
-        new = {each: each.outcome for each in self._numbers if written.get(each) != each.outcome}
-        for entry, outcome in new.items():
-            facts = {name: getattr(entry, name) for name in _FIELDS}
-            facts |= {"outcome": outcome, "key": entry.key.hex()}
-            text += _line([self._numbers[entry], facts])
+        journal, text, new = self._journal, "", dict[JournalEntry, Outcome | None]()
+        for number, (entry, written) in enumerate(self._written.items()):
+            if entry.outcome != written:
+                new[entry] = entry.outcome
+                facts = {name: getattr(entry, name) for name in _FIELDS}
+                text += _line([number, {**facts, "key": entry.key.hex()}])
         continues = self._continues if new else ""
         # A retry that sent nothing is found as the other run.
-        text = text if self._numbers else _line(self._continues)
+        text = text if self._written else _line(self._continues)
         write = partial(self._fates.write, ends=ends, continues=continues)
         other = await self._fates.store.run(write, journal.run_id, self._owner, text)
         if new and not other:
             self._may_exist, self._continues, journal.chain.stored = True, "", journal.run_id
-            written |= new
+            self._written |= new
         return other
 
 

@@ -361,9 +361,8 @@ class Journals:
                 f"run, for about {self._max_runs} runs, and end with the bridge that made it."
             )
             raise UnknownError(message, remedy=_GONE, code="unknown_run")
-        last, journal = run_id, self._runs[run_id][1]
-        if run_id != journal.chain.head and journal.head != journal.chain.head:
-            last = journal.chain.head
+        journal = self._runs[run_id][1]
+        last = run_id if journal.head == journal.chain.head else journal.chain.head
         if last not in self._runs:
             message = f"Run {run_id} was retried by {last}, whose journal is gone."
             raise UnknownError(message, remedy=_GONE, code="unknown_run")

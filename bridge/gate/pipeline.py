@@ -219,8 +219,7 @@ class Gate:
         real, sends_secret = await self._reveal(number, call)
         pending = await self._decide(number, call, real, effect, sends_secret=sends_secret)
         for step in (self._replay, self._hold):
-            answer = await step(pending)
-            if answer is not None:
+            if (answer := await step(pending)) is not None:
                 return answer
         context, approval = self.context, await self.ask(pending)
         try:
@@ -472,14 +471,10 @@ class Gate:
         self, number: int, call: CallFacts, decision: Decision, error: BridgeError
     ) -> BridgeError:
         # A decision to allow is not the reason of this refusal.
-        spent = error.code == "call_budget"
-        self.tally.count(
-            "refused", call, "budget" if spent else f"{decision.action}: {decision.rule}"
-        )
-        waited = getattr(error, "waited_ms", 0)
-        await self.context.audit.record_refusal(
-            number, call, decision, error.code, waited_ms=waited
-        )
+        why = "budget" if error.code == "call_budget" else f"{decision.action}: {decision.rule}"
+        self.tally.count("refused", call, why)
+        waited, audit = getattr(error, "waited_ms", 0), self.context.audit
+        await audit.record_refusal(number, call, decision, error.code, waited_ms=waited)
         return error
 
     async def _hide_error(self, server: str, error: UpstreamError) -> None:

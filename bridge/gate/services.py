@@ -25,8 +25,7 @@ from anyio.abc import TaskGroup
 from bridge.errors import RefusedError, SettingsError, UnknownError, UpstreamError, UsageError
 from bridge.event_loop import Clock, background_tasks
 from bridge.gate.approval import Approver, Grants
-from bridge.gate.audit import RunAudit
-from bridge.gate.audit.log import audit_log
+from bridge.gate.audit.log import RunAudit, audit_log
 from bridge.gate.fates import Fates, RunFate
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Journals, Replay, RunJournal, digest
@@ -358,6 +357,7 @@ class GateServices:
         self.audit = audit_log(settings)
         self._policy = PolicyFile(settings, self.audit.later)
         self._pins = Pins(store_of(settings))
+        self.policy = self._policy.now
         self.starts = Starts(self.policy, self.audit, self._pins, current_asker)
         self._grants = Grants()
         self._rates = Rates()
@@ -371,9 +371,6 @@ class GateServices:
     def audit_of(self, run_id: str, owner: str, policy: str = "") -> RunAudit:
         return RunAudit(self.audit, run_id, mask=self._mask, policy=policy, owner=owner)
 
-    def policy(self) -> Policy:
-        return self._policy.now()
-
     async def begin(
         self,
         run_id: str,
@@ -383,7 +380,7 @@ class GateServices:
         planned_by: str = "",
     ) -> RunContext:
         """Build the context of a run, which may apply the plan of the run `planned_by`."""
-        policy = self._policy.now()
+        policy = self.policy()
         self._grants.keep_to(policy.spec)
         self._pins.fully = policy.pins_fully
         replay, owner = await self._replay(run_id, request), request.owner

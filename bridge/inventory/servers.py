@@ -159,8 +159,7 @@ class Lister:
             await request.done.wait()
         if request.outcome is not None:
             return request.outcome
-        known = self._inventory.tools(name)
-        if known is not None:
+        if (known := self._inventory.tools(name)) is not None:
             return known
         return ServerStartError(
             f"Server {name!r} did not answer within {self._straggler_seconds:g} s; "
@@ -326,8 +325,7 @@ class Lister:
         return name not in self._used and self._pool.state(name).state in ("idle", "failed")
 
     async def _stop_unused(self, name: str) -> None:
-        request = self.requests.get(name)
-        if request is not None:
+        if (request := self.requests.get(name)) is not None:
             await request.done.wait()
         if name not in self._used and name in self._pool.names():
             self._pool.server(name).stop_if_unused()
@@ -454,8 +452,7 @@ class Servers:
                     code="unknown_server",
                 )
         message = f"There is no server {name!r:.200}."
-        near = nearest(name, [*self.aliases, *self.aliases.values()])
-        if near:
+        if near := nearest(name, [*self.aliases, *self.aliases.values()]):
             message = f"{message} Did you mean {near!r}?"
         raise UnknownError(self.unknown_server_text(message), code="unknown_server")
 

@@ -27,7 +27,7 @@ from bridge.event_loop import with_plain_text
 from bridge.gate.approval import Approval, Approver
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
 from bridge.gate.journal import outcome_after
-from bridge.gate.pins import whole_digest
+from bridge.gate.pins import tool_digests
 from bridge.gate.pipeline import Gate, Grant, add_receipt
 from bridge.gate.policy import CallFacts, Decision
 from bridge.gate.services import GateServices, RunContext
@@ -43,14 +43,6 @@ _TAKEN = re.compile("the run ([0-9a-f]{32}) took it")
 MAX_QUESTION = 5_500
 """Characters of the list of calls in a question. The list fits, so that its own note of cuts stays.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Times:
-    """Time limits in seconds: `apply` for a plan, `finish` for its running call if cancelled."""
-
-    apply: float = 30 * 60.0  # The user approved all calls.
-    finish: float = 5.0
 
 
 StepStatus = Literal["done", "failed", "unknown", "not done"]
@@ -105,7 +97,8 @@ class PlanExecutor:
     servers: Servers
     services: GateServices
     plans: Plans
-    times: Times = field(default_factory=Times)
+    seconds: float = 30 * 60.0  # For a plan: the user approved all calls.
+    finish_seconds: float = 5.0  # For the running call, if the plan is cancelled.
 
     async def apply(self, request: ApplyRequest, caller: RunCaller) -> RunResult:
         """Make a plan's calls, after a person has approved exactly those."""
@@ -170,7 +163,7 @@ class PlanExecutor:
         kept, gate = execution.kept, execution.gate
         started = time.monotonic()
         try:
-            await execution.perform(self.times)
+            await execution.perform(self.seconds, self.finish_seconds)
         finally:
             # A cancelled client gets no result, but the audit log does.
             result = _result(execution, run_id)
@@ -179,7 +172,7 @@ class PlanExecutor:
                 tool_calls=gate.calls,
                 tool_result_bytes=gate.result_bytes,
             )
-            result = replace(result, usage=usage, timeout_seconds=self.times.apply)
+            result = replace(result, usage=usage, timeout_seconds=self.seconds)
             record(result)
             if execution.is_untouched:
                 # Another bridge may have the policy or the server to apply it.
@@ -215,10 +208,10 @@ class _Execution:
         """Whether the first call was refused before its server received it."""
         return bool(self.steps[0].error) and not self.steps[0].sent
 
-    async def perform(self, times: Times) -> None:
+    async def perform(self, seconds: float, finish_seconds: float) -> None:
         """Make the calls in order until one fails. A cancellation ends it between two calls."""
         clock = self._run.caller.clock
-        until = clock.now() + times.apply
+        until = clock.now() + seconds
         for step in self.steps:
             await anyio.lowlevel.checkpoint()
             if clock.now() >= until:
@@ -234,7 +227,7 @@ class _Execution:
             except BridgeError as error:
                 step.stop(error)
                 return
-            await self._make(step, arguments, times.finish)
+            await self._make(step, arguments, finish_seconds)
             if step.status != "done":
                 return
 
@@ -246,7 +239,7 @@ class _Execution:
         # Lists the tools again, unless the server notifies of changes.
         await self._servers.load([call.server])
         tool = self._servers.inventory.tool(call.server, call.tool)
-        if (whole_digest(tool) if tool is not None else "") != request.digest:
+        if (tool_digests(tool).whole if tool is not None else "") != request.digest:
             message = f"{call} has changed since the plan was made."
             raise InvalidRequestError(message, remedy="Look at it, and plan again.")
         if tool is None:
@@ -358,14 +351,13 @@ def _error(execution: _Execution, stopped: PlanStep | None, why: str, run_id: st
     for status, word in words.items():
         numbers = [step.request.number for step in execution.steps if step.status == status]
         lines += [f"{word}: {ranges(numbers)}."] if numbers else []
-    if execution.is_untouched:
-        lines.append("The plan is not used up.")
-        return "\n".join(lines)
-    lines.append(
-        "The plan is used up. For the other calls, run the program again with "
-        f'retry_of="{run_id}", which repeats no call that was made here; or plan again.'
-    )
-    return "\n".join(lines)
+    end = "The plan is not used up."
+    if not execution.is_untouched:
+        end = (
+            "The plan is used up. For the other calls, run the program again with "
+            f'retry_of="{run_id}", which repeats no call that was made here; or plan again.'
+        )
+    return "\n".join([*lines, end])
 
 
 def ranges(numbers: Iterable[int]) -> str:

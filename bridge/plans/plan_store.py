@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 
 import anyio
 
@@ -65,9 +64,6 @@ class Plans:
         self._now = now
         self._kept: OrderedDict[str, StoredPlan] = OrderedDict()
         self._gone: OrderedDict[str, tuple[str, str]] = OrderedDict()
-
-    def __repr__(self) -> str:
-        return f"<Plans kept={len(self._kept)} remembered={len(self._gone)}>"
 
     async def keep(
         self,
@@ -139,14 +135,14 @@ class Plans:
 
     async def give_back(self, kept: StoredPlan) -> None:
         if store := self._store_of(kept.plan_id, kept.owner):
-            await _settle(store, partial(_put, store, kept, kept.until))
+            await _settle(store, _put, kept, kept.until)
         else:
             self._gone.pop(kept.plan_id, None)
             self._add(kept)
 
     async def close(self, plan_id: str, owner: str, why: str) -> None:
         if store := self._store_of(plan_id, owner):
-            await _settle(store, partial(_close_stored, store, plan_id, owner, why))
+            await _settle(store, _close_stored, plan_id, owner, why)
         else:
             self._end(plan_id, owner, why)
 
@@ -175,11 +171,11 @@ class Plans:
                 self._end(oldest.plan_id, oldest.owner, "newer plans took its place; plan again")
 
 
-async def _settle(store: Store, write: Callable[[], None]) -> None:
+async def _settle(store: Store, write: Callable[..., None], *given: object) -> None:
     # Even if the applying run was cancelled.
     with anyio.CancelScope(shield=True):
         try:
-            await store.run(write)
+            await store.run(write, store, *given)
         except OSError as error:
             logger.warning("the end of a plan cannot be stored: %s", error)
 

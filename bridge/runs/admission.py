@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts.store import ArtifactStore
 from bridge.callers.client import RunCaller
 from bridge.catalog.program.advice import SIGNATURE, explain_syntax
 from bridge.catalog.program.checks import check_program, find_lost_value
@@ -39,7 +39,7 @@ from bridge.sandbox.backend import limits_for
 from bridge.sandbox.probe import recall
 from bridge.saved_functions.skills import Skills, SkillUse
 from bridge.saved_functions.source import PACKAGE
-from bridge.sessions import Sessions
+from bridge.sessions.table import Sessions
 from bridge.settings import GuardMode, Settings, narrow
 from bridge.text import clip
 

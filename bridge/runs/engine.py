@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from bridge.artifacts import store_for
+from bridge.artifacts.store import store_for
 from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
 from bridge.errors import BridgeError, CannotAskError, LoginFailedError, NotStartedError
@@ -58,7 +58,8 @@ from bridge.sandbox.pool import CLUSTER_RUNS, RunQueue, default_runs, usable_mem
 from bridge.sandbox.process.host import usable_cpus
 from bridge.sandbox.selection import select_backend
 from bridge.saved_functions.skills import Skills
-from bridge.sessions import Sessions, Turn
+from bridge.sessions.table import Sessions
+from bridge.sessions.turns import Turn
 from bridge.settings import Settings, runtime_dir, store_of
 from bridge.settings.parsers import ELSEWHERE
 from bridge.store.heartbeat import Heartbeat
@@ -394,8 +395,7 @@ class LoginOffers:
         Each run offers a login to a server once.
         """
         # Imported here: most bridges offer no login, and it takes an HTTP server of its own.
-        from bridge.upstream.oauth_callback import Callback
-        from bridge.upstream.oauth_login import log_in
+        from bridge.upstream.oauth_login import Callback, log_in
 
         run = current_caller()
         if not isinstance(run, RunCaller) or not run.may_visit or spec.name in run.offered_logins:

@@ -12,10 +12,9 @@ from functools import partial
 from typing import NoReturn, cast
 
 import anyio
-import anyio.to_thread
 
-from bridge.artifacts import ArtifactStore
 from bridge.artifacts.content import nth_line_end
+from bridge.artifacts.store import ArtifactStore
 from bridge.catalog.docs import Detail
 from bridge.catalog.program.references import NameTable
 from bridge.errors import ArtifactStoreError, BridgeError, ToolCallError, UnknownError

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import unquote_to_bytes
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts.store import ArtifactStore
 from bridge.errors import InvalidRequestError, UnknownError
 from bridge.model import MEBIBYTE, InputFile, Limits, RunRequest
 from bridge.rpc.channel import as_base64

@@ -72,10 +72,8 @@ def decide(
 ) -> PoolDecision:
     """Return what to start or destroy, without starving running programs.
 
-    Nothing starts ahead of time while a run waits for a start (`awaited`).
-
-    Args:
-        quiet: Seconds since a run began, got its sandbox or ended.
+    Nothing starts ahead of time while a run waits for a start (`awaited`). `quiet` are the seconds
+    since a run began, got its sandbox or ended.
     """
     drop = max(0, waiting - wanted)
     missing = wanted - waiting - starting
@@ -93,6 +91,7 @@ def decide(
 class PoolReport(NamedTuple):
     """A pool's counts: its sandboxes now, claims by warmth, deaths and failed starts ahead."""
 
+    alive: int  # Also those that are being opened, used or destroyed.
     most: int
     wanted: int
     waiting: int
@@ -154,7 +153,6 @@ class Reservation(Generic[T]):
         self._ahead = ahead
 
     async def get(self) -> T:
-        """Return the resource once it is ready."""
         await self._resource.handed_over.wait()
         if self._resource.error is not None and self._ahead:
             # The cause may be gone, so start one for the claim.
@@ -181,10 +179,8 @@ class WarmPool(Generic[K, T]):
     """Keeps resources ready, as many as recent demand requires; with 0 it opens each on demand.
 
     It opens nothing before the first claim, so an unused bridge starts no sandbox. Waiting
-    resources have the key of the last claim and serve only claims with that key.
-
-    Args:
-        wait_dead: Returns when an idle resource has died; cancelled when it is claimed.
+    resources have the key of the last claim and serve only claims with that key. `wait_dead`
+    returns when an idle resource has died.
     """
 
     def __init__(
@@ -211,13 +207,9 @@ class WarmPool(Generic[K, T]):
         self._changed = anyio.Event()
 
     @property
-    def alive(self) -> int:
-        """The number of resources that exist or are being opened or destroyed."""
-        return len(self._all)
-
-    @property
     def report(self) -> PoolReport:
         return PoolReport(
+            alive=len(self._all),
             most=self._most,
             wanted=self._target(),
             waiting=len(self._in("waiting")),
@@ -470,7 +462,6 @@ class RunQueue:
 
     @property
     def taken(self) -> int:
-        """The number of taken slots."""
         return len(self._running)
 
     @property
@@ -492,8 +483,7 @@ class RunQueue:
     ) -> AsyncIterator[RunSlot]:
         """Take a slot while this context is open, and until no one keeps it.
 
-        Args:
-            starts: Whether the run starts a sandbox. `end_start` reports the end of that.
+        If the run `starts` a sandbox, `end_start` reports the end of that.
 
         Raises:
             BridgeError: Too many runs wait, or this run has waited too long.
@@ -544,7 +534,6 @@ class RunQueue:
         return free and (not ticket.starting or self._starting < self._starts)
 
     def _grant(self) -> None:
-        """Grant the free slots to the next runs."""
         self._running = [slot for slot in self._running if slot.holders]
         while ticket := next(filter(self._is_free_for, self._in_turn()), None):
             # The owner's next turn comes after those of all others.

@@ -20,7 +20,7 @@ from pydantic import Field
 from starlette.requests import Request
 
 from bridge import __version__
-from bridge.artifacts import RunArtifacts
+from bridge.artifacts.store import RunArtifacts
 from bridge.callers.client import is_wanted
 from bridge.errors import ArtifactStoreError, BridgeError, InvalidRequestError
 from bridge.event_loop import background_task, offload

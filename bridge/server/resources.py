@@ -21,7 +21,6 @@ from urllib.parse import quote, unquote
 from weakref import WeakKeyDictionary
 
 import anyio
-import anyio.to_thread
 import mcp_types as types
 from mcp.server.connection import Connection
 from mcp.server.lowlevel.server import NotificationOptions, Server
@@ -37,8 +36,8 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from bridge.artifacts import ArtifactStore, parse_part, read_part
-from bridge.artifacts.store import ARTIFACTS_URI, RUNS_URI
+from bridge.artifacts.content import parse_part, read_part
+from bridge.artifacts.store import ARTIFACTS_URI, RUNS_URI, ArtifactStore
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownError
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, Json
@@ -46,7 +45,7 @@ from bridge.render.structured import held_fields
 from bridge.runs import Engine
 from bridge.server.clients import Context, is_modern, list_roots
 from bridge.server.content import link_fields
-from bridge.sessions import Listed
+from bridge.sessions.table import Listed
 
 logger = logging.getLogger(__name__)
 
@@ -215,15 +214,16 @@ class Resources:
 
 
 def _session_fields(session: Listed) -> dict[str, Json]:
+    record = session.record
     fields: dict[str, Json] = {
-        "id": session.session_id,
-        "name": session.name,
+        "id": record.session_id,
+        "name": record.name,
         "state": session.state,
-        "runs": session.runs,
+        "runs": record.runs,
         "idleSeconds": round(session.idle_seconds),
         "memoryLimitBytes": session.memory_bytes or None,
-        "holds": held_fields(session.holdings.holds),
-        "more": session.holdings.more or None,
+        "holds": held_fields(record.holdings.holds),
+        "more": record.holdings.more or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -17,7 +17,7 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic, time
@@ -105,32 +105,20 @@ MAX_OF_OWNER = 500  # Sessions: a client can make any number.
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """The saved state of one session.
-
-    Attributes:
-        data: The state for a guest; empty in lists.
-        facts: The session's record.
-        moment: The time of the save, in seconds since the epoch.
-        size: The size of the state, in bytes.
-    """
+    """The saved state of one session."""
 
     session_id: str
     name: str
     run: int
-    data: bytes = field(default=b"", repr=False)
+    data: bytes = field(default=b"", repr=False)  # For a guest; empty in lists.
     lost: tuple[Loss, ...] = ()
-    facts: Mapping[str, Json] = field(default_factory=dict)
-    moment: float = 0.0
-    size: int = field(default=0, compare=False)
+    facts: Mapping[str, Json] = field(default_factory=dict)  # The session's record.
+    moment: float = 0.0  # The time of the save, in seconds since the epoch.
+    size: int = field(default=0, compare=False)  # Bytes of the state.
 
 
 class Checkpoints:
-    """The saved states. The methods block: call them with `run`.
-
-    Args:
-        now: Returns seconds since the epoch.
-        claims: The claims of several bridges; None if there is one bridge.
-    """
+    """The saved states. The methods block: call them with `run`."""
 
     def __init__(
         self,
@@ -139,7 +127,7 @@ class Checkpoints:
         days: int,
         total_bytes: int = 1024**3,  # of all sessions of all owners
         now: Callable[[], float] = time,
-        claims: Claims | None = None,
+        claims: Claims | None = None,  # None if there is one bridge.
     ) -> None:
         self.run = store.run
         self.limits = {"bytes": total_bytes, "days": days}
@@ -249,7 +237,7 @@ class Checkpoints:
         with self._store.writing() as kept:
             if not may_remove(kept, "sessions", self.limits):
                 return 0
-            moment = kept.now() if kept.is_shared else self._now()
+            moment = kept.now(self._now)
             idle = (sessions.c.process.is_(None)) | (sessions.c.process == "")
             free = idle | (sessions.c.renewed < moment - LEASE_SECONDS)
             # Two sessions with one state have two rows of it, so an item's content is its id.
@@ -334,15 +322,10 @@ class Claims:
         return monotonic() - self._renewed < LEASE_SECONDS
 
     async def claim(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
-        """Claim a session.
+        """Claim a session that no other living bridge has.
 
-        Returns:
-            The session without its data, None if none is saved; and whose claim lapsed, as a
-            clause, or "".
-
-        Raises:
-            InvalidRequestError: Another bridge has it, and is alive.
-            OSError: The store cannot be used.
+        Returns the session without its data, None if none is saved; and whose claim lapsed, as a
+        clause, or "".
         """
         key, wait = session_key(owner, session_id), 0.05
         start = anyio.current_time()
@@ -363,17 +346,16 @@ class Claims:
         key = session_key(owner, session_id)
         self._held.pop(key, None)
         self._unreleased.add(key)
-        await self._release_all((key,))
+        await self._release_all()
 
     async def renew(self, note_loss: Callable[[SessionKey, str], None]) -> None:
         """Renew the held claims until cancelled.
 
-        Args:
-            note_loss: Called with the key of a lost session, and the bridge that has it.
+        `note_loss` takes the key of a lost session, and the bridge that has it.
         """
         while True:
             await anyio.sleep(LEASE_SECONDS / 4)
-            await self._release_all(tuple(self._unreleased))
+            await self._release_all()
             try:
                 for key, holder, claim in await self._store.run(self._renew):
                     # A claim that was released or made again meanwhile is not lost.
@@ -430,17 +412,16 @@ class Claims:
         self._held[key] = object()
         return rows[0]
 
-    async def _release_all(self, keys: Iterable[SessionKey]) -> None:
+    async def _release_all(self) -> None:
         """Release claims; `renew` tries again what the store cannot do now."""
         async with self._releasing:
-            for key in keys:
-                if key in self._unreleased:
-                    try:
-                        await self._store.run(self._release, key)
-                    except OSError as error:
-                        logger.warning("a session's claim is not released yet: %s", error)
-                        return
-                    self._unreleased.discard(key)
+            for key in tuple(self._unreleased):
+                try:
+                    await self._store.run(self._release, key)
+                except OSError as error:
+                    logger.warning("a session's claim is not released yet: %s", error)
+                    return
+                self._unreleased.discard(key)
 
     def _release(self, key: SessionKey) -> None:
         sessions = table("sessions")
@@ -457,8 +438,7 @@ class Claims:
         began = monotonic()
         renewed = sessions.update().where(sessions.c.process == self._process)
         renewed = renewed.values(renewed=self._store.moment(time()))
-        rows = self._store.execute(renewed.returning(sessions.c.owner, sessions.c.id))
-        for row in rows:
+        for row in self._store.execute(renewed.returning(sessions.c.owner, sessions.c.id)):
             held.pop((row.owner, row.id), None)
         self._renewed = began
         return [(key, self.holder(key), claim) for key, claim in held.items()]

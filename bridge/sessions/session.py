@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, NotStartedError
@@ -54,44 +53,32 @@ longer works."""
 
 @dataclass(frozen=True, kw_only=True)
 class SessionServices:
-    """The parts of a bridge that its sessions share.
-
-    Attributes:
-        claims: The claims of several bridges; None for a single bridge.
-        idle_timeout: Seconds without a run after which a session gives up its sandbox.
-        state_bytes: The largest state to save.
-    """
+    """The parts of a bridge that its sessions share."""
 
     reserve: Reserve
     resolve_packages: ResolvePackages
     save_state: SaveState
     admission: SessionAdmission
     checkpoints: Checkpoints
-    claims: Claims | None
-    idle_timeout: float
-    state_bytes: int
+    claims: Claims | None  # None for a single bridge.
+    idle_timeout: float  # Seconds without a run after which a session gives up its sandbox.
+    state_bytes: int  # The largest state to save.
 
 
 class Session:
-    """One session.
-
-    Attributes:
-        since: The time of its last use, as from `anyio.current_time`.
-        memory_bytes: The memory limit of its sandbox; 0 before the first one.
-        is_open: Whether it has a sandbox, or starts one.
-        claimed: Whether this one of several bridges has it; guarded by `claiming`.
-    """
+    """One session."""
 
     def __init__(self, record: Record, services: SessionServices) -> None:
         self.record = record
-        self.memory_bytes = 0
-        self.since = anyio.current_time()
+        self.memory_bytes = 0  # The memory limit of its last sandbox.
+        self.since = anyio.current_time()  # The time of its last use.
         self.over = False
-        self.claimed = False
+        self.claimed = False  # Whether this one of several bridges has it; see `claiming`.
         self.claiming = anyio.Lock()
+        self.is_open = False  # Whether it has a sandbox, or starts one.
         self._services = services
         self._queue: deque[QueuedRun] = deque()
-        self.is_open = self._leaving = self._active = False
+        self._leaving = self._active = False
         self._busy: QueuedRun | None = None
         self._woken = anyio.Event()
         self._closed = anyio.Event()
@@ -360,7 +347,8 @@ class Session:
             record.given_up()
         if queued.ends:
             await self._forget()
-        if self._services.claims is None and not record.is_large(self._services.state_bytes):
+        size = sum(held.size or 0 for held in record.holdings.holds)
+        if self._services.claims is None and size <= self._services.state_bytes // 2:
             # The result need not wait for the save. Of several bridges another one may serve the
             # next run, and needs the saved state. A large state may be saved only in part.
             queued.finish()

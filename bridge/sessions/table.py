@@ -30,7 +30,7 @@ from bridge.sessions.checkpoints import (
     session_key,
     takeover,
 )
-from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
+from bridge.sessions.record import ID_BYTES, Record
 from bridge.sessions.session import (
     SAVE_SECONDS,
     Reserve,
@@ -51,20 +51,12 @@ _ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A session in its owner's list.
+    """A session in its owner's list."""
 
-    Attributes:
-        idle_seconds: Seconds since its last use.
-        memory_bytes: The memory limit of its sandbox; 0 without one.
-    """
-
-    session_id: str
-    name: str
+    record: Record
     state: Literal["open", "put away"]
-    runs: int
-    idle_seconds: float
-    memory_bytes: int
-    holdings: Holdings
+    idle_seconds: float  # Since its last use.
+    memory_bytes: int = 0  # The memory limit of its sandbox; 0 without one.
 
 
 class Sessions:
@@ -114,11 +106,6 @@ class Sessions:
     @property
     def open(self) -> int:
         return self._services.admission.open
-
-    @property
-    def known(self) -> int:
-        """The number of sessions in memory."""
-        return len(self._sessions)
 
     @property
     def unsaved(self) -> int:
@@ -179,24 +166,17 @@ class Sessions:
             kept.explain(error)
         for saved in stored:
             found[saved.session_id] = Listed(
-                session_id=saved.session_id,
-                name=saved.name,
+                record=Record(owner, saved.name, saved),
                 state="put away",
-                runs=saved.run,
                 idle_seconds=max(0.0, time.time() - saved.moment),
-                memory_bytes=0,
-                holdings=holdings(saved.facts.get("holds"), saved.facts.get("more")),
             )
         for session in self._sessions.values():
-            if session.record.owner == owner and (session.is_open or session.in_use):
+            if session.owner == owner and (session.is_open or session.in_use):
                 found[session.record.session_id] = Listed(
-                    session_id=session.record.session_id,
-                    name=session.record.name,
+                    record=session.record,
                     state="open",
-                    runs=session.record.runs,
                     idle_seconds=0.0 if session.in_use else max(0.0, now - session.since),
                     memory_bytes=session.memory_bytes,
-                    holdings=session.record.holdings,
                 )
         return tuple(sorted(found.values(), key=lambda each: each.idle_seconds))
 
@@ -283,13 +263,12 @@ class Sessions:
                 elif make and not is_id:
                     found = self._add(Record(owner, key, None, damaged))
         if found is None:
-            unusable = f"Session {key!r} cannot be used: {damaged}."
-            message = unusable if damaged else f"No session {key!r}."
+            why = f"Session {key!r} cannot be used: {damaged}." if damaged else ""
             remedy = (
                 f"Sessions expire after {self._settings.session_days} idle days, and belong to one "
                 "caller. Use any new name to start one."
             )
-            raise UnknownError(message, remedy=remedy, code="unknown_session")
+            raise UnknownError(why or f"No session {key!r}.", remedy=remedy, code="unknown_session")
         return found
 
     def _known(self, owner: str, key: str) -> Session | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import anyio
-import anyio.to_thread
 
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError
@@ -32,24 +31,17 @@ class Guest(Protocol):
 
 @dataclass(eq=False, kw_only=True)
 class Turn:
-    """A run's turn: it has the session's sandbox.
-
-    Attributes:
-        saved: The saved state to restore in a new sandbox; None for none.
-        concluded: Whether the run has reported its end.
-        lost: The variables that the save after this run could not include.
-        unsaved: A note if the state after this run is not saved; empty if it is.
-    """
+    """A run's turn: it has the session's sandbox."""
 
     queued: QueuedRun
     record: Record
     guest: Guest
-    saved: Saved | None
+    saved: Saved | None  # To restore in a new sandbox.
     packages: PackageSet
     sandbox: Reservation[Any]
-    concluded: bool = False
-    lost: tuple[Loss, ...] = ()
-    unsaved: str = ""
+    concluded: bool = False  # Whether the run has reported its end.
+    lost: tuple[Loss, ...] = ()  # The variables that the save after this run could not include.
+    unsaved: str = ""  # A note if the state after this run is not saved.
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -59,10 +51,6 @@ class Turn:
     @property
     def _state(self) -> bytes:
         return b"" if self.saved is None else self.saved.data
-
-    def begun(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Record that the program has begun, and the function that interrupts it."""
-        self.queued.stop = stop
 
     def conclude(self, verdict: Verdict, ending: Ending) -> tuple[Verdict, SessionReport]:
         """Record the end of the run; return the verdict on it, and the session's report."""
@@ -106,30 +94,22 @@ class Turn:
 
 @dataclass(eq=False, kw_only=True)
 class QueuedRun:
-    """A run, or the end of the session, in the session's queue.
+    """A run, or the end of the session, in the session's queue."""
 
-    Attributes:
-        request: None for the end of the session.
-        outcome: The result of the end, or the error of a run without a turn.
-        over: Set when the session has saved its state after the run.
-        stop: Interrupts the program; None before the program has begun.
-        failure: The error that ended its turn.
-        overtaken: Why the session is another bridge's now, if it is.
-        again: Whether its first sandbox was dead.
-        is_gone: Whether it was cancelled.
-    """
-
-    request: RunRequest | None = None
+    request: RunRequest | None = None  # None for the end of the session.
     limits: Limits = Limits()
     caller: RunCaller | None = None
+    # The result of the end, or the error of a run without a turn.
     outcome: RunResult | BridgeError | None = None
+    # Set when the session has saved its state after the run.
     over: anyio.Event = field(default_factory=anyio.Event)
+    # Interrupts the program; None before the program has begun.
     stop: Callable[[], Awaitable[None]] | None = None
     stopped: bool = False
-    failure: Exception | None = None
-    overtaken: str = ""
-    again: bool = False
-    is_gone: bool = False
+    failure: Exception | None = None  # The error that ended its turn.
+    overtaken: str = ""  # Why the session is another bridge's now, if it is.
+    again: bool = False  # Whether its first sandbox was dead.
+    is_gone: bool = False  # Whether it was cancelled.
     _turn: Turn | None = None
     _ready: anyio.Event = field(default_factory=anyio.Event)
     _left: anyio.Event = field(default_factory=anyio.Event)

@@ -13,7 +13,7 @@ import re
 import secrets
 import stat
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -120,29 +120,21 @@ class Blobs:
 
     def remove_unfinished(self) -> int:
         removed = 0
-        with suppress(FileNotFoundError):
-            for entry in os.scandir(self._folder(_WRITING, make=False)):
-                try:
+        if not (self.root / _WRITING).is_dir():
+            return removed
+        for entry in os.scandir(self._folder(_WRITING)):
+            # Another bridge may be writing the file, or may have removed it.
+            with suppress(OSError), ExitStack() as stack:
+                if not entry.is_symlink():
                     descriptor = os.open(entry.path, _READ)
-                except OSError as error:
-                    # The file is gone, or is a link.
-                    removed += error.errno == errno.ELOOP
-                    if error.errno == errno.ELOOP:
-                        Path(entry.path).unlink(missing_ok=True)
-                    continue
-                try:
+                    stack.callback(os.close, descriptor)
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    Path(entry.path).unlink()
-                    removed += 1
-                except (BlockingIOError, FileNotFoundError):
-                    continue  # Another bridge is writing it, or has removed it.
-                finally:
-                    os.close(descriptor)
+                Path(entry.path).unlink()
+                removed += 1
         return removed
 
-    def _folder(self, name: str, *, make: bool = True) -> Path:
+    def _folder(self, name: str) -> Path:
         for path in (self.root, self.root / name):
-            if make:
-                make_directory(path)
+            make_directory(path)
             restrict(path)
         return self.root / name

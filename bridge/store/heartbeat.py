@@ -9,8 +9,7 @@ from contextlib import suppress
 
 import anyio
 
-from bridge.store.database import StoreError
-from bridge.store.store import VERSION, Store, table
+from bridge.store.store import VERSION, Store, StoreError, table
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +44,9 @@ class Heartbeat:
         finally:
             # The end does not wait for a silent server.
             if not self.silence:
+                own = table("bridges").c.process == self.process
                 with anyio.CancelScope(shield=True), suppress(StoreError):
-                    await self._store.run(self._remove)
+                    await self._store.run(self._store.execute, table("bridges").delete().where(own))
 
     async def _look(self) -> None:
         try:
@@ -58,10 +58,6 @@ class Heartbeat:
         for said in {*problems.values(), silence} - {*self.problems.values(), self.silence, ""}:
             logger.warning("the shared store: %s", said)
         self.problems, self.silence = problems, silence
-
-    def _remove(self) -> None:
-        bridges = table("bridges")
-        self._store.execute(bridges.delete().where(bridges.c.process == self.process))
 
     def _renew(self) -> dict[str, str]:
         bridges, runs = table("bridges"), table("runs")

@@ -10,40 +10,21 @@ import errno
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Engine,
-    Executable,
-    Row,
-    Table,
-    create_engine,
-    event,
-    extract,
-    func,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.exc import (
-    DBAPIError,
-    DisconnectionError,
-    OperationalError,
-    SQLAlchemyError,
-    TimeoutError,
-)
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from bridge.event_loop import count_metric
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
-from bridge.store.database import ServerUrl, StoreError, too_new
-from bridge.store.schema import DURABLE, LOCKED, MIGRATES, WRITES, databases, pieces
-from bridge.store.store import BLOBS, NOW, VERSION, Store
+from bridge.store.schema import databases, pieces
+from bridge.store.store import BLOBS, NOW, VERSION, ServerUrl, Store, StoreError, too_new
 
 ANSWER_SECONDS = 10.0  # A stopped server may never answer.
 
@@ -52,6 +33,8 @@ PIECE = 1024 * 1024  # Bytes of a content in one row.
 LOCK = 0x6D6362
 """The number of the advisory lock. It covers the whole database: a role's settings decide on the
 schema, so that two schemas may be the same tables."""
+
+_AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
 
 _AWAY = "the database server cannot be reached"
 _UNCONFIRMED = "the database server was lost before it confirmed a change; it may have been made"
@@ -84,69 +67,61 @@ class ServerStore(Store):
         super().__init__(directory)
         self.pool, self._make = pool, partial(make_engine, pool)
         self._url, self.place = url.text, str(url)
-        self._silence = _silence(url.text)
+        self._silence = _silences[url.text]
         self.blobs = ServerBlobs(directory / BLOBS, self)
 
     def check(self) -> None:
         with self.connected(writes=True):
             pass
 
-    def execute(self, statement: Executable, *, durable: bool = False) -> Sequence[Row[Any]]:
-        # One round trip: the server makes a transaction of each statement, and waits for its disk.
-        for again in range(10, -1, -1):
+    def execute(self, statement: sa.Executable, *, durable: bool = False) -> Sequence[sa.Row[Any]]:
+        attempts = 10
+        while True:
             try:
-                with self._alone(writes=True) as connection:
-                    result = connection.execute(statement)
-                    return result.all() if result.returns_rows else ()
+                return self._execute_alone(statement, writes=True)
             except StoreError as error:
+                attempts -= 1
                 # The server undid it, as a deadlock or by its default isolation level.
-                if error.errno != errno.EDEADLK or not again:
+                if error.errno != errno.EDEADLK or not attempts:
                     raise
-        raise AssertionError
 
-    def query(self, statement: Executable) -> Sequence[Row[Any]]:
-        with self._alone(writes=False) as connection:
-            return connection.execute(statement).all()
+    def query(self, statement: sa.Executable) -> Sequence[sa.Row[Any]]:
+        return self._execute_alone(statement, writes=False)
 
-    def moment(self, now: float) -> ColumnElement[Any]:
-        return extract("epoch", func.clock_timestamp())
+    def _execute_alone(self, statement: sa.Executable, *, writes: bool) -> Sequence[sa.Row[Any]]:
+        # One round trip: the server makes a transaction of each statement, and waits for its disk.
+        with self.connected(writes=writes, **_AUTOCOMMIT) as connection:
+            result = connection.execute(statement)
+            return result.all() if result.returns_rows else ()
 
-    def upsert(self, table: Table) -> Any:
+    def moment(self, now: float) -> sa.ColumnElement[Any]:
+        return sa.extract("epoch", sa.func.clock_timestamp())
+
+    def upsert(self, table: sa.Table) -> Any:
         return insert(table)
 
     @contextmanager
-    def _alone(self, *, writes: bool) -> Iterator[Connection]:
-        """Open a connection without a transaction."""
-        sends = False
-        with self._silence.attempt() as note_answer:
-            try:
-                with self._engine().connect() as connection:
-                    sends = writes
-                    yield connection.execution_options(isolation_level="AUTOCOMMIT")
-                    note_answer()
-            except SQLAlchemyError as error:
-                raise self._as_error(error, ending=sends) from None
-
-    @contextmanager
-    def connected(
-        self, *, writes: bool, durable: bool = False, locked: bool = True
-    ) -> Iterator[Connection]:
+    def connected(self, *, writes: bool, **options: Any) -> Iterator[sa.Connection]:
         with (
             self._silence.attempt() as note_answer,
-            super().connected(writes=writes, durable=durable, locked=locked) as connection,
+            super().connected(writes=writes, **options) as connection,
         ):
-            note_answer()
-            yield connection
+            if options == _AUTOCOMMIT:
+                yield connection
+                note_answer()
+            else:
+                note_answer()
+                yield connection
 
-    def _engine(self) -> Engine:
-        return databases.engine(self._url, (0, 0), self._make, migrates=False)
+    def _engine(self) -> sa.Engine:
+        return databases.engine(self._url, self._make, migrates=False)
 
     def migrate(self) -> None:
         """Bring the database to this version."""
         databases.close(self._url)
-        databases.engine(self._url, (0, 0), self._make)
+        databases.engine(self._url, self._make)
 
-    def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
+    def _as_error(self, error: sa.exc.SQLAlchemyError, *, ending: bool) -> StoreError:
         failure = as_store_error(error)
         if ending and failure.errno == errno.ENOTCONN:
             failure = StoreError(failure.errno, _UNCONFIRMED, _REMEDY)
@@ -156,7 +131,7 @@ class ServerStore(Store):
         return failure
 
 
-def make_engine(pool: int, url: str) -> Engine:
+def make_engine(pool: int, url: str) -> sa.Engine:
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -191,7 +166,7 @@ def make_engine(pool: int, url: str) -> Engine:
         # No prepared statements: a pooler may not support them.
         return BoundedConnection.connect(prepare_threshold=None, **given)
 
-    engine = create_engine(
+    engine = sa.create_engine(
         "postgresql+psycopg://",
         creator=connect,
         pool_size=pool // 2,
@@ -199,17 +174,13 @@ def make_engine(pool: int, url: str) -> Engine:
         pool_timeout=ANSWER_SECONDS,
         hide_parameters=True,
     )
-    event.listen(engine, "begin", _begin)
-    event.listen(engine, "checkin", _note_use)
-    event.listen(engine, "checkout", _try_idle)
+    sa.event.listen(engine, "begin", _begin)
+    sa.event.listen(engine, "checkin", lambda _, record: record.info.update(used=time.monotonic()))
+    sa.event.listen(engine, "checkout", _try_idle)
     return engine
 
 
-def _note_use(_: Any, record: ConnectionPoolEntry) -> None:
-    record.info["used"] = time.monotonic()
-
-
-def _try_idle(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
+def _try_idle(connection: Any, record: sa.pool.ConnectionPoolEntry, _: Any) -> None:
     """Try a connection that was idle: a restarted server has dropped it."""
     if time.monotonic() - record.info.get("used", inf) > 5.0:
         # Half of the time is for another connection.
@@ -217,7 +188,7 @@ def _try_idle(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
         try:
             connection.execute("")
         except Exception:
-            raise DisconnectionError from None
+            raise sa.exc.DisconnectionError from None
         connection.share, connection.autocommit = 1.0, False
 
 
@@ -230,11 +201,7 @@ class Silence:
 
     @contextmanager
     def attempt(self) -> Iterator[Callable[[], None]]:
-        """Make a call, which calls the function once the database has answered it.
-
-        Raises:
-            StoreError: The database does not answer, and another call tries it.
-        """
+        """Let a call try the database; it calls the yielded function once it has an answer."""
         problem, began = self._problem, time.monotonic()
         tries = bool(problem) and self._trying.acquire(blocking=False)
         if problem and not tries:
@@ -262,45 +229,43 @@ class Silence:
                 self._trying.release()
 
 
-@cache
-def _silence(url: str) -> Silence:
-    return Silence()
+_silences = defaultdict[str, Silence](Silence)  # By address.
 
 
-def _begin(connection: Connection) -> None:
+def _begin(connection: sa.Connection) -> None:
     options = connection.get_execution_options()
-    if options.get("isolation_level") == "AUTOCOMMIT":
+    if _AUTOCOMMIT.items() <= options.items():
         return
     # A writer must see the rows that others wrote while it waited for the lock.
-    level = "READ COMMITTED" if options.get(WRITES) else "REPEATABLE READ, READ ONLY"
+    level = "READ COMMITTED" if options["writes"] else "REPEATABLE READ, READ ONLY"
     statements = [
         f"SET TRANSACTION ISOLATION LEVEL {level}",
         # Less than `ANSWER_SECONDS`, so that the server says why a transaction waits.
         f"SET LOCAL statement_timeout = '{ANSWER_SECONDS * 900:.0f}ms'",
     ]
-    if options.get(WRITES):
+    if options["writes"]:
         # A stopped bridge may never end its write transaction and release the lock.
         statements += (
             "SET LOCAL idle_in_transaction_session_timeout = '5s'",
             f"SET LOCAL lock_timeout = '{ANSWER_SECONDS * 800:.0f}ms'",
         )
-        if not options.get(DURABLE):
+        if not options.get("durable"):
             statements.append("SET LOCAL synchronous_commit = off")
-        if options.get(LOCKED, True):
+        if options.get("locked", True):
             statements.append(f"SELECT pg_advisory_xact_lock({LOCK})")
-    if not options.get(MIGRATES):
+    if not options.get("migrates"):
         statements.append(
             "SELECT max(number), extract(epoch FROM clock_timestamp()) FROM migrations"
         )
     row = _execute_all(connection, "; ".join(statements))
-    if not options.get(MIGRATES):
+    if not options.get("migrates"):
         version, now = row
         connection.info[NOW] = float(now)
         if version > VERSION:
             raise too_new(shared=True)
 
 
-def _execute_all(connection: Connection, statements: str) -> Any:
+def _execute_all(connection: sa.Connection, statements: str) -> Any:
     """Execute statements in one round trip; return the last one's row."""
     dbapi: Any = connection.dialect.dbapi
     raw: Any = connection.connection.dbapi_connection
@@ -315,16 +280,16 @@ def _execute_all(connection: Connection, statements: str) -> Any:
             # What ended this connection has ended the idle ones too.
             connection.invalidate()
             connection.engine.dispose()
-        raise OperationalError("BEGIN", None, error) from None
+        raise sa.exc.OperationalError("BEGIN", None, error) from None
 
 
-def as_store_error(error: SQLAlchemyError) -> StoreError:
-    if isinstance(error, TimeoutError):
+def as_store_error(error: sa.exc.SQLAlchemyError) -> StoreError:
+    if isinstance(error, sa.exc.TimeoutError):
         return StoreError(errno.EAGAIN, "all connections to the database are in use", _REMEDY)
-    original = error.orig if isinstance(error, DBAPIError) else None
+    original = error.orig if isinstance(error, sa.exc.DBAPIError) else None
     state = getattr(original, "sqlstate", None)
-    unconnected = isinstance(error, OperationalError) and state is None
-    if unconnected or (isinstance(error, DBAPIError) and error.connection_invalidated):
+    unconnected = isinstance(error, sa.exc.OperationalError) and state is None
+    if unconnected or (isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated):
         # libpq's text names host, port, user and reason, and no password.
         reason = _first_line(original) if state is None else ""
         number, message = errno.ENOTCONN, f"{_AWAY}{reason}"
@@ -357,7 +322,9 @@ class ServerBlobs(Blobs):
         with self._store.connected(writes=True, locked=False) as connection:
             _send(connection, unfinished, digest)
 
-    def publish(self, connection: Connection | None, unfinished: Unfinished, digest: str) -> None:
+    def publish(
+        self, connection: sa.Connection | None, unfinished: Unfinished, digest: str
+    ) -> None:
         """Send a content again if another bridge has removed it since `prepare`."""
         assert connection is not None
         _send(connection, unfinished, digest)
@@ -365,7 +332,7 @@ class ServerBlobs(Blobs):
 
     def open(self, digest: str) -> OpenBlob:
         """Open a content in one transaction, which still reads it after a removal."""
-        size = pieces.select().with_only_columns(func.sum(func.octet_length(pieces.c.data)))
+        size = pieces.select().with_only_columns(sa.func.sum(sa.func.octet_length(pieces.c.data)))
         with ExitStack() as stack:
             connection = stack.enter_context(self._store.connected(writes=False))
             total = connection.execute(size.where(pieces.c.digest == digest)).scalar()
@@ -380,7 +347,7 @@ class ServerBlobs(Blobs):
             ours = (pieces.c.digest == digest, pieces.c.number.between(first, last))
             try:
                 data = b"".join(connection.execute(chosen.where(*ours)).scalars())
-            except SQLAlchemyError as error:
+            except sa.exc.SQLAlchemyError as error:
                 raise as_store_error(error) from None
             return data[start - first * PIECE :][:wanted]
 
@@ -390,7 +357,7 @@ class ServerBlobs(Blobs):
 
         return OpenBlob(size=int(total), read=read, close=close)
 
-    def remove(self, connection: Connection | None, digest: str) -> bool:
+    def remove(self, connection: sa.Connection | None, digest: str) -> bool:
         assert connection is not None
         removed = pieces.delete().where(pieces.c.digest == digest)
         return connection.execute(removed).rowcount > 0
@@ -401,7 +368,7 @@ class ServerBlobs(Blobs):
             return set(connection.execute(first).scalars())
 
 
-def _send(connection: Connection, unfinished: Unfinished, digest: str) -> None:
+def _send(connection: sa.Connection, unfinished: Unfinished, digest: str) -> None:
     size = os.fstat(unfinished.descriptor).st_size
     for number in range(max(1, -(-size // PIECE))):
         data = os.pread(unfinished.descriptor, PIECE, number * PIECE)

@@ -30,6 +30,11 @@ class StoredItem(NamedTuple):
     digest: str
     size: int
 
+    @property
+    def caller(self) -> tuple[str, str]:
+        """The party and the caller in it: the person's clients are one, in a party of its own."""
+        return ("person", "") if self.owner in _PERSON else ("others", self.owner)
+
 
 class RetentionLimits(NamedTuple):
     """Limits on the items that stay; items created at `oldest` or earlier have expired."""
@@ -94,72 +99,47 @@ def items_to_remove(
 
 def _over_limits(items: Sequence[StoredItem], most_bytes: int, most: int) -> list[StoredItem]:
     """Return the items beyond the limit on items, then those beyond the limit on bytes."""
-    removed = [
-        items[at] for at in surplus([_as_thing(one, (one.owner, one.id), 1) for one in items], most)
-    ]
+    removed = surplus(items, most, entries=True)
     hidden = set(removed)
-    rest = [one for one in items if one not in hidden]
-    things = [_as_thing(one, one.digest, one.size) for one in rest]
-    return removed + [rest[at] for at in surplus(things, most_bytes)]
+    return removed + surplus([one for one in items if one not in hidden], most_bytes)
 
 
-def _as_thing(one: StoredItem, content: object, size: int) -> Thing:
-    whose = ("person", "") if one.owner in _PERSON else ("others", one.owner)
-    return Thing(*whose, content, size)
+def surplus(items: Sequence[StoredItem], budget: int, *, entries: bool = False) -> list[StoredItem]:
+    """Return the items to evict until the rest is within a budget of bytes, or of entries.
 
-
-class Thing(NamedTuple):
-    """A stored item that `surplus` may evict.
-
-    Attributes:
-        party: The group of callers that store items together. Parties have equal shares, and so
-            do the callers within a party.
-        content: The content's identity. Equal content counts once in the total, once for each
-            party and once for each caller.
-        size: The content's size.
-    """
-
-    party: str
-    caller: str
-    content: Hashable
-    size: int
-
-
-def surplus(things: Sequence[Thing], budget: int) -> list[int]:
-    """Return the indexes of the items to evict until the rest is within a budget.
-
-    The next item is the oldest of the largest caller in the largest party. A lower budget evicts
-    the same items first.
+    The next item is the oldest of the largest caller in the larger party: the person, or all other
+    callers. A lower budget evicts the same items first. Equal content counts once in the total,
+    once for each party and once for each caller.
 
     Args:
-        things: The items, oldest first.
+        items: The oldest first.
     """
     # By `()`, `(party,)` and `(party, caller)`: the held sizes, and how often each holds a content.
     sizes: Counter[tuple[str, ...]] = Counter()
     times: Counter[tuple[tuple[str, ...], Hashable]] = Counter()
 
-    def count(thing: Thing, change: int) -> None:
-        for whose in ((), (thing.party,), (thing.party, thing.caller)):
-            before = times[whose, thing.content]
-            times[whose, thing.content] += change
+    def count(one: StoredItem, change: int) -> None:
+        content, size = ((one.owner, one.id), 1) if entries else (one.digest, one.size)
+        for whose in ((), one.caller[:1], one.caller):
+            before = times[whose, content]
+            times[whose, content] += change
             if not (before and before + change):
-                sizes[whose] += change * thing.size
+                sizes[whose] += change * size
 
-    # The indexes of each party and caller.
-    places: dict[str, dict[str, deque[int]]] = {}
-    for place, thing in enumerate(things):
-        count(thing, 1)
-        places.setdefault(thing.party, {}).setdefault(thing.caller, deque()).append(place)
-    gone: list[int] = []
-    while sizes[()] > budget and places:
-        party = max(places, key=lambda name: (sizes[name,], name))
-        callers = places[party]
+    queues: dict[tuple[str, str], deque[StoredItem]] = {}
+    for one in items:
+        count(one, 1)
+        queues.setdefault(one.caller, deque()).append(one)
+
+    def rank(caller: tuple[str, str]) -> tuple[float | str, ...]:
         # Of two equal callers, the one with the older item.
-        caller = max(callers, key=lambda name: (sizes[party, name], -callers[name][0]))
-        gone.append(callers[caller].popleft())
-        count(things[gone[-1]], -1)
-        if not callers[caller]:
-            del callers[caller]
-        if not callers:
-            del places[party]
+        return sizes[caller[:1]], caller[0], sizes[caller], -queues[caller][0].created
+
+    gone: list[StoredItem] = []
+    while sizes[()] > budget and queues:
+        largest = max(queues, key=rank)
+        gone.append(queues[largest].popleft())
+        count(gone[-1], -1)
+        if not queues[largest]:
+            del queues[largest]
     return gone

@@ -18,13 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from bridge.store.database import BUSY_SECONDS, StoreError, too_new
-
-# Execution options of transactions.
-WRITES = "bridge_writes"  # The transaction takes the write lock before it reads.
-LOCKED = "bridge_locked"  # If false, a transaction on a server writes without the lock.
-MIGRATES = "bridge_migrates"  # The transaction may create the tables.
-DURABLE = "bridge_durable"  # The transaction waits for the disk, to survive a power cut.
+from bridge.store.store import BUSY_SECONDS, StoreError, too_new
 
 metadata = sa.MetaData()
 
@@ -137,14 +131,7 @@ the schema is a new one at the end, and only adds: bridges of both versions use 
 
 
 def _prepare(connection: sa.Connection, *, migrates: bool) -> None:
-    """Bring the database to this version.
-
-    Args:
-        migrates: Whether to change a database that an earlier version has made.
-
-    Raises:
-        StoreError: The database has another version.
-    """
+    """Bring a database to this version; one of an earlier version only if `migrates`."""
     version = 0
     if sa.inspect(connection).has_table(migrations.name):
         version = max((row.number for row in connection.execute(migrations.select())), default=0)
@@ -173,17 +160,16 @@ class Databases:
     def engine(
         self,
         url: str,
-        file: tuple[int, int],
         make: Callable[[str], sa.Engine] | None = None,
         *,
+        file: tuple[int, int] = (0, 0),
         migrates: bool = True,
     ) -> sa.Engine:
-        """Return the engine of a database of this version.
+        """Return the engine of a database of this version; `migrates` changes an earlier one.
 
         Args:
-            file: Device and inode of its file: a replaced file gets a new engine.
             make: Returns a new engine; None for SQLite's.
-            migrates: Whether to change a database that an earlier version has made.
+            file: Device and inode of its file: a replaced file gets a new engine.
         """
         with self._changing[url]:
             engine, known_file = self._engines.get(url, (None, None))
@@ -198,7 +184,7 @@ class Databases:
                 raise failure
             engine = (make or _engine)(url)
             try:
-                options = {WRITES: True, DURABLE: make is not None, MIGRATES: True}
+                options = {"writes": True, "durable": make is not None, "migrates": True}
                 with engine.execution_options(**options).begin() as connection:
                     _prepare(connection, migrates=migrates)
             except BaseException as error:
@@ -242,24 +228,22 @@ def _engine(url: str) -> sa.Engine:
 def _on_connect(connection: Any, _: Any) -> None:
     # Transactions begin in `_begin`, not where the driver sees the first change.
     connection.isolation_level = None
-    cursor = connection.cursor()
     # Overwrite deleted data, which may have held a secret.
-    cursor.execute("PRAGMA secure_delete=ON")
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.close()
+    connection.execute("PRAGMA secure_delete=ON")
+    connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _begin(connection: sa.Connection) -> None:
     options = connection.get_execution_options()
-    if not options.get(WRITES):
+    if not options["writes"]:
         connection.exec_driver_sql("BEGIN")
         return
     # NORMAL does not wait for the disk. After a power cut the database is consistent, but may lack
     # the last changes.
-    level = "FULL" if options.get(DURABLE) else "NORMAL"
-    if connection.info.get(DURABLE) != level:
+    level = "FULL" if options.get("durable") else "NORMAL"
+    if connection.info.get("durable") != level:
         connection.exec_driver_sql(f"PRAGMA synchronous={level}")
-        connection.info[DURABLE] = level
+        connection.info["durable"] = level
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

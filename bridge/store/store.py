@@ -6,13 +6,17 @@ that it has read. A read transaction sees one snapshot. Everything here blocks: 
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -23,7 +27,6 @@ from anyio.lowlevel import RunVar
 
 from bridge.private_files import make_directory, restrict
 from bridge.store.blobs import Blobs, Unfinished
-from bridge.store.database import BUSY_SECONDS, StoreError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -35,13 +38,74 @@ BLOBS = "blobs"  # The directory of contents; that of a database `NAME` is `NAME
 
 VERSION = 2  # The number of the last of `schema.MIGRATIONS`.
 NOW = "bridge_now"  # The key of a connection's facts: when its transaction began, by the server.
+BUSY_SECONDS = 30.0  # The most to wait for another bridge's transaction; most take a millisecond.
 BATCH = 500  # Contents that one transaction removes, so that other writers wait for no more.
-
 
 # By address, for each event loop.
 _limiters = RunVar[dict[str, anyio.CapacityLimiter]]("limiters")
 
 T = TypeVar("T")
+
+SCHEMES = ("postgresql", "postgres")
+
+# Strict, so that no part of a password can be taken for a host and shown.
+_ADDRESS = re.compile(
+    r"""
+    \w+://
+    ((?P<user> LETTER*) (: (LETTER | :)*)? (?P<at> @))?
+    (?P<hosts> HOST (, HOST)*)
+    (?P<path> /[^@?]*)?
+    (\?[^@]*)?
+    """.replace("LETTER", r"([^]%/?\#@:[\x80-\U0010FFFF] | %[0-9A-Fa-f]{2})").replace(
+        "HOST", r"(\[[0-9A-Fa-f:.]*\] | [^][%/?\#@:,]*) (:\d*)?"
+    ),
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True)
+class ServerUrl:
+    """An address as libpq reads it. Its text has neither password nor parameters."""
+
+    text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        match = _ADDRESS.fullmatch(self.text)
+        shown = match.group("user", "at", "hosts", "path") if match else ()
+        return f"postgresql://{''.join(part or '' for part in shown)}"
+
+
+def server_url(text: str) -> ServerUrl:
+    """Return an address; raise ValueError if libpq cannot read it or the driver is missing."""
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError(
+            "has unescaped characters in its login (write / as %2F), or a port that is no number"
+        )
+    if find_spec("psycopg") is None:
+        raise ValueError("needs psycopg: install mcp-code-bridge[postgresql]")
+    return ServerUrl(text)
+
+
+class StoreError(OSError):
+    """The database is full, damaged, locked, unreachable or too new."""
+
+    is_too_new = False
+    is_unconfirmed = False  # Whether the change may have been made.
+
+    def __init__(self, number: int, message: str, remedy: str = "") -> None:
+        super().__init__(number, message)
+        self.remedy = remedy
+
+
+def too_new(*, shared: bool) -> StoreError:
+    """Return the error of a bridge whose database a later version has changed."""
+    remedy = "Use that version, or remove the file."
+    if shared:
+        remedy = "Replace this bridge by one of that version."
+    message = "a later version of the bridge has changed its tables"
+    error = StoreError(errno.ESTALE, message, remedy)
+    error.is_too_new = True
+    return error
 
 
 class Document(NamedTuple):
@@ -83,13 +147,12 @@ class Store:
 
     def documents(self, kind: str, names: Iterable[str], owner: str = "") -> dict[str, bytes]:
         names = list(names)
-        documents: dict[str, bytes] | None = None
         if not (self.shared or "sqlalchemy" in sys.modules) and _exists(self._file):
             documents = _read_without_sqlalchemy(self._file, kind, owner, names)
-        if documents is None:
-            with self.reading() as transaction:
-                documents = dict(transaction.all(kind, owner, names))
-        return documents
+            if documents is not None:
+                return documents
+        with self.reading() as transaction:
+            return dict(transaction.all(kind, owner, names))
 
     @contextmanager
     def writing(self, *, durable: bool = False) -> Iterator[Transaction]:
@@ -178,25 +241,27 @@ class Store:
 
     def migrate(self) -> None:
         """Bring the database to this version; SQLite's is migrated when it is opened."""
-        self.check()
 
     def check(self) -> None:
         with self.reading():
             pass
 
     @contextmanager
-    def connected(
-        self, *, writes: bool, durable: bool = False, locked: bool = True
-    ) -> Iterator[Connection]:
-        """Open a transaction; `locked` counts on a server only."""
-        from sqlalchemy.exc import SQLAlchemyError
+    def connected(self, *, writes: bool, **options: Any) -> Iterator[Connection]:
+        """Open a transaction, which takes the write lock before it reads if it writes.
 
-        from bridge.store.schema import DURABLE, LOCKED, WRITES
+        Args:
+            options: `durable` waits for the disk, to survive a power cut. On a server
+                `locked=False` writes without the lock, and an isolation level is possible.
+        """
+        from sqlalchemy.exc import SQLAlchemyError
 
         ending = False
         try:
-            options = {WRITES: writes, DURABLE: durable, LOCKED: locked}
-            with self._engine().execution_options(**options).begin() as connection:
+            engine = self._engine().execution_options(writes=writes, **options)
+            with engine.begin() as connection:
+                # Without a transaction, each statement is sent with its commit.
+                ending = writes and "isolation_level" in options
                 yield connection
                 ending = writes
         except SQLAlchemyError as error:
@@ -207,7 +272,7 @@ class Store:
         from bridge.store.schema import databases
 
         status = self._file.stat()
-        return databases.engine(self._url, (status.st_dev, status.st_ino))
+        return databases.engine(self._url, file=(status.st_dev, status.st_ino))
 
     def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         """Return the store's error; a server may have committed a transaction that was `ending`."""
@@ -227,10 +292,10 @@ class Transaction:
         """Whether it is a server's, whose clock and limits hold for all bridges."""
         return self.connection is not None and NOW in self.connection.info
 
-    def now(self) -> float:
+    def now(self, local: Callable[[], float] | None = None) -> float:
         """Return the seconds since the epoch, by a server's clock or by this machine's."""
         known = None if self.connection is None else self.connection.info.get(NOW)
-        return time.time() if known is None else float(known)
+        return (local or time.time)() if known is None else float(known)
 
     def execute(self, statement: Executable, values: Any = None) -> Sequence[Row[Any]]:
         """Execute a statement; return its rows, none without a database."""
@@ -253,11 +318,11 @@ class Transaction:
 
     def delete(self, kind: str, owner: str, name: str) -> bool:
         documents = table("documents")
-        removed = documents.delete().where(*_where(kind, owner, name))
+        removed = documents.delete().where(*_where(kind, owner, [name]))
         return bool(self.execute(removed.returning(documents.c.name)))
 
     def listed(self, kind: str, owner: str | None = None) -> list[Document]:
-        return [Document._make(row) for row in self._rows(Document._fields, kind, owner)]
+        return list(map(Document._make, self._rows(Document._fields, kind, owner)))
 
     def owners(self, kind: str) -> set[str]:
         return {row.owner for row in self._rows(("owner",), kind)}
@@ -266,21 +331,12 @@ class Transaction:
         rows = self._rows(("name", "data"), kind, owner, names)
         return [(row.name, bytes(row.data)) for row in rows]
 
-    def _rows(
-        self,
-        columns: Iterable[str],
-        kind: str,
-        owner: str | None = None,
-        names: list[str] | None = None,
-    ) -> Sequence[Row[Any]]:
+    def _rows(self, columns: Iterable[str], *which: Any) -> Sequence[Row[Any]]:
         if self.connection is None:
             return ()
-        documents = table("documents")
-        ordered = select("documents", *columns)
-        ordered = ordered.order_by(documents.c.updated.desc(), documents.c.name)
-        if names is not None:
-            ordered = ordered.where(documents.c.name.in_(names))
-        return self.execute(ordered.where(*_where(kind, owner)))
+        documents = table("documents").c
+        ordered = select("documents", *columns).order_by(documents.updated.desc(), documents.name)
+        return self.execute(ordered.where(*_where(*which)))
 
     def used(self, digests: Iterable[str] | None = None) -> set[str]:
         if self.connection is None:
@@ -312,10 +368,15 @@ class Transaction:
         return removed
 
 
-def _where(kind: str, owner: str | None, name: str | None = None) -> list[ColumnElement[bool]]:
-    given = {"kind": kind, "owner": owner, "name": name}
+def _where(
+    kind: str, owner: str | None = None, names: list[str] | None = None
+) -> Iterator[ColumnElement[bool]]:
     columns = table("documents").c
-    return [columns[key] == value for key, value in given.items() if value is not None]
+    yield columns.kind == kind
+    if owner is not None:
+        yield columns.owner == owner
+    if names is not None:
+        yield columns.name.in_(names)
 
 
 def table(name: str) -> Table:
@@ -332,10 +393,9 @@ def select(name: str, *columns: str) -> Select[Any]:
 
 
 def _exists(file: Path) -> bool:
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError):
         return file.stat().st_size > 0
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return False
 
 
 def _read_without_sqlalchemy(

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts.store import ArtifactStore
 from bridge.store import Transaction
 from bridge.store.schema import artifacts
 from tests.postgresql import store_at

@@ -222,7 +222,7 @@ def test_a_run_is_refused_what_is_beyond_its_quota_and_is_told_the_setting(tmp_p
         # What there was before is whole.
         assert writer.finish().size == 40
     with raises_code("artifact_quota"):
-        RunArtifacts(kept, "me", RUN).add("three", b"z")
+        artifacts.add("three", b"z")
     assert RunArtifacts(kept, "me", OTHER_RUN).add("three", b"z" * 100).size == 100
     assert len(kept.find_all("me")) == 3
     # More than the store has room for would drive out the run's own.

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from bridge.gate.approval import Approval
-from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit.log import AuditLog, RunAudit
 from bridge.gate.policy import Decision
 from bridge.model import RunRequest, RunResult, Usage
 from bridge.runs.records import RunRecords

@@ -120,7 +120,7 @@ def _subclasses(of: type[BridgeError]) -> list[type[BridgeError]]:
 FIRING = {
     "StoreIsDown": ("store_up{}", "1 0 0 0"),
     "SessionsAreUnsaved": ("sessions_unsaved{}", "1x9"),
-    "SandboxesAreLost": ('runs_total{reason="node_lost"}', "0 1 9 9"),
+    "SandboxesAreLost": ('runs_total{reason="sandbox_lost"}', "0 1 9 9"),
     "SandboxesDoNotStart": ('runs_total{reason="engine_down"}', "0 1 9 9"),
     "BridgeFails": ('runs_total{reason="engine"}', "0 0 1 1"),
     "RunsFindNoRoom": ('runs_total{reason="quota"}', "0+1x20"),

@@ -258,24 +258,6 @@ def test_a_run_that_continues_cannot_be_retried_yet() -> None:
     assert journals.find("a", "me") is journal
 
 
-def test_a_plans_calls_come_after_those_of_the_run_that_made_it() -> None:
-    journals = Journals()
-    put(journals.begin("a", "me"), "put", {}, answer("one"))
-    replay = Replay(journals.find("a", "me"), run_id="p")
-    planning = journals.begin("p", "me", replay)
-    assert replay.answer(call("put", {}), "write") == answer("one")
-    put(planning, "put", {}, answer("one"))
-    assert replay.answer(call("put", {}), "write") is None
-    earlier = Replay(journals.find("p", "me"), run_id="x")
-    earlier.claim_retry("the plan")
-    applied = journals.begin("x", "me", earlier, planned_by="p")
-    put(applied, "put", {}, answer("two"))
-    for run_id in "apx":
-        again = Replay(journals.find(run_id, "me"), run_id="z")
-        found = [again.answer(call("put", {}), "write") for _ in range(2)]
-        assert found == [answer("one"), answer("two")]
-
-
 @pytest.mark.parametrize(("run_id", "owner"), [("b", "me"), ("a", "you"), ("a", ""), ("", "me")])
 def test_a_journal_is_found_by_its_owner_only(run_id: str, owner: str) -> None:
     journals = Journals()

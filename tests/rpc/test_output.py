@@ -19,22 +19,6 @@ def shown(buffer: OutputBuffer, most: float = 10_000) -> str:
     return buffer.shown(most).text()
 
 
-def test_text_within_the_limit_is_kept_exactly() -> None:
-    buffer = OutputBuffer()
-    assert buffer.append(b"a\n\n") == b""
-    buffer.append(b"\r b")
-    assert shown(buffer) == "a\n\n\r b"
-    assert buffer.shown(10).left_out == 0
-
-
-def test_a_gap_the_guest_announces_is_shown_and_counted() -> None:
-    buffer = OutputBuffer()
-    buffer.append(b"head")
-    buffer.append(b"tail", skipped=1234)
-    assert shown(buffer) == "head\n[… 1,234 bytes dropped …]\ntail"
-    assert buffer.shown(10_000).left_out == 1234
-
-
 @given(pieces, st.integers(0, 300), st.floats(0, 40), st.integers(0, 400))
 def test_what_is_shown_and_what_is_kept_are_what_was_written(
     parts: list[bytes], memory: int, most: float, limit: int

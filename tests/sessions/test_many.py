@@ -53,7 +53,7 @@ async def test_many_sessions_idle_out_and_come_back(
                 tasks.start_soon(restore_some, first)
         await until(lambda: engine.sessions.open == 0 and not backend.live)
         assert await engine.sessions.listed(OWNER) == ()
-        assert engine.sessions.known == 0
+        assert not engine.sessions._sessions
     assert backend.launched == 2 * sessions
     assert backend.live == set()
     assert saved_sessions(settings.state_dir) == 0

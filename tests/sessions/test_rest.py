@@ -32,8 +32,8 @@ async def test_an_idle_session_is_put_away_and_comes_back(
         await until(lambda: engine.sessions.open == 0)
         await until(lambda: not backend.live)
         [listed] = await engine.sessions.listed(OWNER)
-        assert (listed.state, listed.runs, listed.name) == ("put away", 1, "work")
-        assert {held.name for held in listed.holdings.holds} == {"kept", "double"}
+        assert (listed.state, listed.record.runs, listed.record.name) == ("put away", 1, "work")
+        assert {held.name for held in listed.record.holdings.holds} == {"kept", "double"}
         again = await run(engine, "double(kept)", session=told(first).session_id)
         assert again.result == [1, 2, 1, 2]
         report = told(again)

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.errors import ArtifactStoreError
 from bridge.event_loop import _samples
 from bridge.gate.pins import Pins
@@ -79,7 +79,7 @@ def test_bridges_take_turns_whatever_the_server_s_and_their_roles_settings_are(
 SAME = """
 import sys
 from pathlib import Path
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from tests.postgresql import store_at
 kept = ArtifactStore(store_at(Path(sys.argv[1])), total_bytes=10**8, run_bytes=10**8, days=7)
 for number in range(30):
@@ -213,7 +213,7 @@ EVERYTHING = """
 import sys
 from pathlib import Path
 import anyio
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.gate.pins import Pins
 from bridge.model import Tool
 from bridge.sessions.checkpoints import Checkpoints, Saved

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import anyio
 import pytest
 
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.sessions.checkpoints import Checkpoints, Claims, Saved
 from bridge.store import ServerUrl, StoreError
 from bridge.store.postgresql import ServerStore

@@ -16,7 +16,7 @@ import anyio
 import pytest
 from sqlalchemy import select, text
 
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.event_loop import background_task
 from bridge.sessions.checkpoints import Checkpoints, Claims, Saved
 from bridge.store import ServerUrl, Store, StoreError, retention

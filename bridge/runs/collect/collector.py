@@ -13,7 +13,7 @@ from dataclasses import replace
 import anyio.lowlevel
 from anyio import to_thread
 
-from bridge.artifacts import ArtifactWriter, RunArtifacts
+from bridge.artifacts.store import ArtifactWriter, RunArtifacts
 from bridge.callers.client import RunCaller
 from bridge.errors import ArtifactStoreError
 from bridge.gate.redaction import Redactor

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import anyio.to_thread
 
-from bridge.artifacts import ArtifactWriter, RunArtifacts
+from bridge.artifacts.store import ArtifactWriter, RunArtifacts
 from bridge.errors import ArtifactStoreError
 from bridge.guest.protocol.wire import File, Shown
 from bridge.model import Artifact, Limits, Loss

@@ -20,6 +20,7 @@ import anyio.to_thread
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
 
+from bridge.descriptor_reader import DIAGNOSTIC_BYTES
 from bridge.errors import (
     BridgeError,
     ChannelClosedError,
@@ -306,7 +307,6 @@ def kubernetes_backend(settings: Settings) -> KubernetesBackend:
 
 
 SEND_BYTES = 512 * 1024  # For one message of stdin; servers accept a megabyte.
-DIAGNOSTIC_BYTES = 16 * 1024  # Kept of stderr's end; a guest may write without end.
 
 _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
 

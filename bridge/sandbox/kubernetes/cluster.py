@@ -114,8 +114,7 @@ class _PluginAuth(ExecAuth):
 class Cluster:
     """One namespace of a cluster; the context's by default. The constructor reads files.
 
-    Args:
-        find: Reads the configuration; called again when the server refuses its credentials.
+    `find` reads the configuration; it is called again when the server refuses its credentials.
     """
 
     def __init__(self, find: Callable[[], SingleConfig], namespace: str = "") -> None:

@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import anyio
@@ -341,8 +341,8 @@ class WarmPods:
         await self.read_quota()
         if self._limits is None:
             return
-        waiting = [each for each in pods if _label(each, STATE_LABEL) == "warm"]
-        own = [each for each in waiting if _label(each, OWNER_LABEL) == self._owner]
+        wanted = ("warm", self._owner)
+        own = [p for p in pods if (_label(p, STATE_LABEL), _label(p, OWNER_LABEL)) == wanted]
         shape = self._template.shape(self._limits)
         for each in list(own):
             if _label(each, SHAPE_LABEL) != shape or self._is_old(each):
@@ -413,14 +413,19 @@ class WarmPods:
         return await self.cluster.list(path, {**self._labels, **(labels or {})})
 
     def _is_fresh(self, lease: Document) -> bool:
-        renewed = _moment((lease.get("spec") or {}).get("renewTime"))
-        age = timedelta(seconds=LEASE_SECONDS)
-        return renewed is not None and abs(self.cluster.now() - renewed) < age
+        age = self._age((lease.get("spec") or {}).get("renewTime"))
+        return age is not None and abs(age) < LEASE_SECONDS
 
     def _is_old(self, document: Document) -> bool:
-        made = _moment(document["metadata"].get("creationTimestamp"))
-        age = timedelta(seconds=self._settings.warm_seconds)
-        return has_ended(document) or (made is not None and self.cluster.now() - made > age)
+        age = self._age(document["metadata"].get("creationTimestamp"))
+        return has_ended(document) or (age or 0.0) > self._settings.warm_seconds
+
+    def _age(self, text: str | None) -> float | None:
+        """Return the seconds since a time; None for an empty or invalid one."""
+        try:
+            return (self.cluster.now() - datetime.fromisoformat(text or "")).total_seconds()
+        except ValueError:
+            return None
 
 
 def share(most: int, bridges: Sequence[str], name: str) -> int:
@@ -428,14 +433,6 @@ def share(most: int, bridges: Sequence[str], name: str) -> int:
         return 0
     each, left = divmod(most, len(bridges))
     return each + (bridges.index(name) < left)
-
-
-def _moment(text: str | None) -> datetime | None:
-    """Parse a time; return None for an empty or invalid one."""
-    try:
-        return datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
 
 
 def _label(document: Document, name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Call, Done, Exited, File
 from bridge.model import Limits

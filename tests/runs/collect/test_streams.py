@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Output
 from bridge.model import MEBIBYTE, Limits
