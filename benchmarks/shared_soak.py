@@ -4,8 +4,8 @@ python -m benchmarks.shared_soak --seconds 1800 --seed 7
 
 Twenty owners run sessions, calls, plans and artifacts at random bridges. Bridges are killed and
 stopped, proxies delay, hang and refuse, the server crashes, and a lock stays held. It ends with 1
-when a call is made twice, when state is gone that a result reported kept, when a plan or an
-artifact is gone, when a bridge does not serve again by itself, or when anything is left.
+when a call is made twice, or when state is gone that a result reported kept. So it does when a plan
+or an artifact is gone, when a bridge does not serve again by itself, or when anything is left.
 """
 
 from __future__ import annotations

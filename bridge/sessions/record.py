@@ -206,11 +206,6 @@ class Record:
             # Another bridge may have saved the session since.
             self.flow.absorb(FlowState.of(saved.facts.get("flow")))
 
-    def given_up(self) -> None:
-        """Record that a run was killed at an unknown point."""
-        self.runs += 1
-        self.lose("its last run was given up, and had to be killed")
-
     def lose(self, why: str) -> None:
         """Record that the unsaved state is gone."""
         logger.info("session %s lost its state: %s", self.name, why)

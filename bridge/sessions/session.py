@@ -344,7 +344,8 @@ class Session:
                 self._queue.appendleft(queued)
                 return
         elif not turn.concluded and (queued.stop is not None or not turn.guest.is_whole):
-            record.given_up()
+            record.runs += 1
+            record.lose("its last run was given up, and had to be killed")
         if queued.ends:
             await self._forget()
         size = sum(held.size or 0 for held in record.holdings.holds)
