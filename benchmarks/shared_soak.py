@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -84,6 +84,7 @@ class Bridge:
     process: Process | None = None
     token: str = ""
     is_due: bool = False  # It ends because the soak wants it.
+    ended: anyio.Event = field(default_factory=anyio.Event)
     waiting: dict[int, tuple[anyio.Event, list[Answer]]] = field(default_factory=dict)
     changing: anyio.Lock = field(default_factory=anyio.Lock)
     numbers: count[int] = field(default_factory=count)
@@ -95,7 +96,7 @@ class Bridge:
         command = [sys.executable, "-m", "benchmarks.shared_soak", "--bridge", self.name]
         with (self.place / f"{self.name}.log").open("ab") as log:
             process = await anyio.open_process([*command, str(self.place), url], stderr=log)
-        self.process, self.is_due = process, False
+        self.process, self.is_due, self.ended = process, False, anyio.Event()
         assert process.stdout is not None
         lines = BufferedByteReceiveStream(process.stdout)
         with suppress(anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
@@ -113,6 +114,7 @@ class Bridge:
         for event, _ in self.waiting.values():
             event.set()
         self.waiting.clear()
+        self.ended.set()
 
     async def ask(self, what: str, **fields: Any) -> Answer:
         """Send a request and return the answer.
@@ -152,6 +154,7 @@ class Owner:
     random: random.Random
     kept: set[int] = field(default_factory=set)  # In the session's list, by results.
     artifacts: dict[str, str] = field(default_factory=dict)  # URI to content.
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=6))  # Of its session.
 
 
 class Soak:
@@ -260,12 +263,18 @@ class Soak:
         title = f"s{number}"
         call = f"await mcp_log.create(title='{title}')\n" if owner.random.random() < 0.5 else ""
         code = f"try: seen\nexcept NameError: seen = []\n{call}seen.append({number})\nseen"
-        answer = await self.ask(owner, "run", code=code, session="work")
+        bridge = owner.random.choice(self.bridges)
+        answer = await self.ask(owner, "run", bridge, code=code, session="work")
+        given = {key: value for key, value in answer.items() if key not in ("result", "artifacts")}
+        owner.last.append(
+            f"{time.monotonic() - self.began:.1f}: {number} at {bridge.name}: {given}"
+        )
         if not self.check(owner, answer, *([title] if call else [])):
             return False
         seen, where = answer["result"], f"{owner.name}, run {answer['run']}: "
         if missing := before - set(seen):
-            self.complain(f"{where}{sorted(missing)} were kept and are gone: {answer['note']}")
+            recent = "\n  ".join(owner.last)
+            self.complain(f"{where}{sorted(missing)} were kept and are gone\n  {recent}")
         if len(set(seen)) < len(seen):
             self.complain(f"{where}a run was made twice: {seen}")
         self.counts[f"state: {answer['state']}"] += 1
@@ -376,6 +385,7 @@ class Soak:
             bridge.is_due = True
             self.killed.append(bridge.token)
             bridge.signal(signal.SIGKILL)
+            await bridge.ended.wait()
             await anyio.sleep(chosen.choice((0.2, 3.0, 20.0)))
             await self.start(bridge, serving)
 
@@ -525,6 +535,7 @@ def facts(result: RunResult) -> Answer:
         "run": result.run_id,
         "state": session.state if session else "",
         "note": session.note if session else "",
+        "session": (session.session_id, session.run) if session else "",
         "plan": result.plan.plan_id if result.plan else "",
         "artifacts": [artifact.uri for artifact in result.artifacts],
     }

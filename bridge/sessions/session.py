@@ -360,7 +360,9 @@ class Session:
         state = await self._services.save_state(guest, record.runs, self._services.state_bytes)
         self._unwritten = None
         if state is None or not guest.is_whole:
-            record.lose("it did not answer any more when it was to be saved")
+            why = "it did not answer any more when it was to be saved"
+            record.lose(why)
+            turn.unsaved = f"What this run changed is not saved: {why}. Its calls have happened."
         elif state.data is None:
             record.set_unsaved(state.problem)
             turn.unsaved = f"The state after this run is in this bridge only: {state.problem}."

@@ -14,7 +14,7 @@ import pytest
 
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import RunResult
-from bridge.runs import Engine
+from bridge.runs import Engine, program
 from bridge.sessions import checkpoints
 from bridge.sessions.checkpoints import Claims, SessionKey
 from bridge.settings import Settings
@@ -244,3 +244,24 @@ async def test_a_bridge_that_cannot_renew_its_claim_begins_no_run_with_it(
             await run(one, "x", session=session)
         proxy.fault = ""
         assert await value(one, "x", session=session) == ["first", "b"]
+
+
+async def test_a_state_that_the_sandbox_did_not_send_in_time_is_not_reported_kept(
+    settings: Settings, tmp_path: Path, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = replace(program.SAVE_LIMITS, timeout=0.5)
+    monkeypatch.setattr(program, "SAVE_LIMITS", quick)
+    deaf = """
+import time
+class Deaf:
+    def __reduce__(self):
+        while True:
+            try: time.sleep(100)
+            except BaseException: pass
+x = Deaf()
+"""
+    async with pair(settings, tmp_path, proxy) as (one, other):
+        session = told(await run(one, "y = 1")).session_id
+        report = told(await run(one, deaf, session=session))
+        assert (report.state, "is not saved" in report.note) == ("unsaved", True)
+        assert await value(other, "y", session=session) == 1
