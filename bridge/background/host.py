@@ -20,7 +20,8 @@ import anyio
 import anyio.to_thread
 
 from bridge.atomic_files import replace_file
-from bridge.background.link import Link
+from bridge.background.front import ANSWER_SECONDS
+from bridge.background.link import FrontLink
 from bridge.background.place import Place, places, process_start
 from bridge.cli.line import simple_invocation
 from bridge.cli.serve import watched_engine
@@ -29,13 +30,10 @@ from bridge.event_loop import background_tasks, utc_text
 from bridge.runs.engine import SharedParts
 from bridge.server.app import build_server
 from bridge.server.stdio import STDIO, resumed_session, serve_client
+from bridge.server.transports import IDLE_SECONDS
 from bridge.settings import Settings, load
 
 logger = logging.getLogger(__name__)
-
-HELLO_SECONDS = 5.0  # For a front's first message.
-
-IDLE_SECONDS = 30 * 60.0  # Until a bridge without clients, runs and sessions ends.
 
 
 class Host:
@@ -46,7 +44,7 @@ class Host:
         self._place = place
         self._lock = lock
         self._parts = parts
-        self._clients: dict[Link, dict[str, Any]] = {}
+        self._clients: dict[FrontLink, dict[str, Any]] = {}
         self._used_at = time.monotonic()
         self.ending = anyio.Event()
 
@@ -105,10 +103,10 @@ class Host:
                 tasks.start_soon(self._handle, connection)
 
     async def _handle(self, connection: socket.socket) -> None:
-        link = Link(connection)
+        link = FrontLink(connection)
         descriptors: list[int] = []
         try:
-            with anyio.fail_after(HELLO_SECONDS):
+            with anyio.fail_after(ANSWER_SECONDS):
                 said, descriptors = await link.hello()
             if said.get("identity") not in (None, self._place.identity):
                 link.tell(refused="the bridge in its place has other settings")
@@ -131,7 +129,7 @@ class Host:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    async def _serve_client(self, link: Link, said: Mapping[str, Any], out: int) -> None:
+    async def _serve_client(self, link: FrontLink, said: Mapping[str, Any], out: int) -> None:
         invocation = simple_invocation(said["words"])
         try:
             assert invocation is not None

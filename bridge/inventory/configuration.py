@@ -26,7 +26,14 @@ from bridge.discovery.finder import Discovery, DiscoveryContext, Watch, discover
 from bridge.discovery.precedence import NOT_APPROVED
 from bridge.discovery.report import ConfigWarning, Definition, ProposedServer, SkippedServer
 from bridge.errors import ApprovalNeededError
-from bridge.gate.question import form, one_line, quote_text, safe_name, visible_lines
+from bridge.gate.question import (
+    MAX_PLAN_LINES,
+    form,
+    one_line,
+    quote_text,
+    safe_name,
+    visible_lines,
+)
 from bridge.inventory.inventory import ToolInventory
 from bridge.model import Json
 from bridge.settings import Settings, home, moved_dir, writable_places
@@ -164,7 +171,6 @@ def server_instructions(inventory: ToolInventory, discovery: Discovery) -> str:
     return instructions(inventory.initial_entries(), waiting_line(discovery.proposed))
 
 
-MAX_LINES = 60
 MAX_CHARS = 4000
 """Characters of a repository's text in a question. A longer definition cannot be approved so."""
 
@@ -222,7 +228,7 @@ def definition_lines(proposal: ProposedServer) -> list[str]:
 
 def approval_question(proposal: ProposedServer) -> Mapping[str, Json] | None:
     """Return the question's elicitation parameters; None if the definition is too long."""
-    shown, rest = visible_lines(proposal.spec.written, MAX_LINES, MAX_CHARS)
+    shown, rest = visible_lines(proposal.spec.written, MAX_PLAN_LINES, MAX_CHARS)
     if rest:
         return None
     name = safe_name(proposal.name)
