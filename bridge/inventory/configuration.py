@@ -18,7 +18,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from bridge.catalog.docs import instructions
 from bridge.catalog.entries import server_aliases
 from bridge.discovery.consents import PERSON, Consent, ConsentFile, Consents
 from bridge.discovery.documents import MalformedError
@@ -34,7 +33,6 @@ from bridge.gate.question import (
     safe_name,
     visible_lines,
 )
-from bridge.inventory.inventory import ToolInventory
 from bridge.model import Json
 from bridge.settings import Settings, home, moved_dir, writable_places
 from bridge.text import list_names
@@ -165,10 +163,6 @@ def context_for(
         directories=settings.offered_directories,
         moved=moved_dir(settings.environ),
     )
-
-
-def server_instructions(inventory: ToolInventory, discovery: Discovery) -> str:
-    return instructions(inventory.initial_entries(), waiting_line(discovery.proposed))
 
 
 MAX_CHARS = 4000
