@@ -39,7 +39,7 @@ def python(code: str) -> str:
         ("kept", ["mcp", "bridge.runs"]),
         # Backends are imported when one is tried, and encoders by those who ask for them.
         ("serve", ["docker", "requests", "urllib3", "toon_format", "jsonschema"]),
-        ("serve", ["sqlalchemy", "bridge.sandbox.container", "bridge.cli.doctor"]),
+        ("serve", ["sqlalchemy", "bridge.sandbox.container.backend", "bridge.cli.doctor"]),
         ("serve", ["bridge.sandbox.process.backend"]),
     ],
 )
