@@ -58,7 +58,9 @@ def main() -> int:
 def serves(words: Sequence[str]) -> bool:
     """Return whether a command line serves MCP on stdin and stdout."""
     names = {word.partition("=")[0] for word in words}
-    if names & {"--http", "--help", "--version", "--no-token"} or sys.stdin is None:
+    if names & {"--http", "--no-token", "--help", "-h", "--version", "-V"} or sys.stdin is None:
+        return False
+    if "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:  # Set by a shell that completes words.
         return False
     return (not words or words[0] == "serve" or words[0].startswith("--")) and not os.isatty(0)
 

@@ -23,7 +23,8 @@ from bridge.atomic_files import replace_file
 from bridge.background.front import ANSWER_SECONDS
 from bridge.background.link import FrontLink
 from bridge.background.place import Place, places, process_start
-from bridge.cli.line import simple_invocation
+from bridge.cli.app import read_words
+from bridge.cli.line import Invocation, with_default
 from bridge.cli.serve import watched_engine
 from bridge.errors import BridgeError, ChannelClosedError
 from bridge.event_loop import background_tasks, utc_text
@@ -130,9 +131,9 @@ class Host:
                 os.close(descriptor)
 
     async def _serve_client(self, link: FrontLink, said: Mapping[str, Any], out: int) -> None:
-        invocation = simple_invocation(said["words"])
         try:
-            assert invocation is not None
+            invocation = read_words(with_default(said["words"]))
+            assert isinstance(invocation, Invocation)
             settings = load(invocation.flags, said["environ"])
         except BridgeError as error:
             # A bridge of its own explains the mistake to the client.
