@@ -222,7 +222,7 @@ async def test_what_a_replica_lacks_is_logged_once_however_often_it_looks(
     file.parent.mkdir(0o700, parents=True, exist_ok=True)
     file.write_bytes(b"no database " * 1000)
     async with background_task(made.tend):
-        await until(lambda: looks > 2)
+        await until(lambda: looks > 2 and "store: " in caplog.text)
         assert made.missing == ["store"]
         file.unlink()
         await until(lambda: made.missing == [])
