@@ -31,7 +31,7 @@ from bridge.event_loop import background_tasks, utc_text
 from bridge.runs.engine import SharedParts
 from bridge.server.app import build_server
 from bridge.server.stdio import STDIO, resumed_session, serve_client
-from bridge.server.transports import IDLE_SECONDS
+from bridge.server.transports import IDLE_SECONDS, unix_listener
 from bridge.settings import Settings, load
 
 logger = logging.getLogger(__name__)
@@ -63,15 +63,8 @@ class Host:
     def _listening(self) -> Iterator[socket.socket]:
         """Listen at the place and keep a record there; at the end another bridge may take it."""
         place = self._place
-        with suppress(FileNotFoundError):
-            Path(place.socket).unlink()
-        listener = socket.socket(socket.AF_UNIX)
+        listener = unix_listener(Path(place.socket))
         try:
-            mask = os.umask(0o177)
-            try:
-                listener.bind(place.socket)
-            finally:
-                os.umask(mask)
             listener.listen(socket.SOMAXCONN)
             listener.setblocking(False)
             record = {
