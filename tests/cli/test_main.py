@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import pytest
 
+from bridge.background.front import serves
 from bridge.cli import main as cli
 from bridge.cli.app import COMMANDS, describe_command, make_command, read_words
 from bridge.cli.line import SERVE, Invocation, handler_of, with_default
@@ -172,6 +173,17 @@ def test_words_without_a_command_serve(
     read = read_words(with_default(words))
     assert isinstance(read, Invocation)
     assert (read.handler, read.flags, read.arguments["http"]) == (SERVE, flags, http)
+
+
+def test_only_what_serves_on_stdio_needs_the_background_bridge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.isatty", lambda _: False)
+    lines = ("", "serve", "--runtime docker", "serve --memory=1g")
+    others = ("run -c 1", "--help", "serve -h", "-V", "serve --http :1", "--no-token", "serves")
+    assert [line for line in (*lines, *others) if serves(line.split())] == [*lines]
+    monkeypatch.setenv("_MCP_CODE_BRIDGE_COMPLETE", "complete_bash")
+    assert not serves([])
 
 
 def test_serving_does_not_import_rich(tmp_path: Path) -> None:
