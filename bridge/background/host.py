@@ -21,7 +21,7 @@ import anyio.to_thread
 
 from bridge.atomic_files import replace_file
 from bridge.background.front import ANSWER_SECONDS
-from bridge.background.link import FrontLink
+from bridge.background.link import Link
 from bridge.background.place import Place, places, process_start
 from bridge.cli.app import read_words
 from bridge.cli.line import Invocation, with_default
@@ -45,7 +45,7 @@ class Host:
         self._place = place
         self._lock = lock
         self._parts = parts
-        self._clients: dict[FrontLink, dict[str, Any]] = {}
+        self._clients: dict[Link, dict[str, Any]] = {}
         self._used_at = time.monotonic()
         self.ending = anyio.Event()
 
@@ -97,7 +97,7 @@ class Host:
                 tasks.start_soon(self._handle, connection)
 
     async def _handle(self, connection: socket.socket) -> None:
-        link = FrontLink(connection)
+        link = Link(connection)
         descriptors: list[int] = []
         try:
             with anyio.fail_after(ANSWER_SECONDS):
@@ -123,7 +123,7 @@ class Host:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    async def _serve_client(self, link: FrontLink, said: Mapping[str, Any], out: int) -> None:
+    async def _serve_client(self, link: Link, said: Mapping[str, Any], out: int) -> None:
         try:
             invocation = read_words(with_default(said["words"]))
             assert isinstance(invocation, Invocation)

@@ -20,7 +20,7 @@ _SET_UP = ("initialize", "notifications/initialized", "logging/setLevel")
 """Methods whose last message sets up a client's session."""
 
 
-class FrontLink(Witness):
+class Link(Witness):
     """Reads the frames with a client's input, and tells its front what has become of it."""
 
     def __init__(self, connection: socket.socket) -> None:
