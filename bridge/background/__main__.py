@@ -13,7 +13,8 @@ import anyio
 from bridge.background.commands import LOG_NAME
 from bridge.background.host import Host
 from bridge.background.place import Place, place_for
-from bridge.cli.line import simple_invocation
+from bridge.cli.app import read_words
+from bridge.cli.line import Invocation, with_default
 from bridge.cli.main import frozen_imports
 from bridge.cli.output import JsonLines, RepeatedLines
 from bridge.event_loop import background_task
@@ -25,8 +26,8 @@ LOG_BYTES = 5 * 1024 * 1024  # Of the log, and of each of its two earlier parts.
 
 
 def main(lock: int, words: list[str]) -> int:
-    invocation = simple_invocation(words)
-    assert invocation is not None
+    invocation = read_words(with_default(words))
+    assert isinstance(invocation, Invocation)
     settings = load(invocation.flags)
     prepare_state(settings)
     _log_to_file(settings)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 
-from bridge.background.front import connect
+from bridge.background.front import START_SECONDS, connect
 from bridge.background.place import Place, UnavailableError, directory_of, places
 from bridge.cli.options import AsJson, count
 from bridge.cli.output import visible, write_err, write_json, write_out
@@ -20,8 +20,6 @@ from bridge.settings import Settings
 from bridge.text import counted
 
 LOG_NAME = "background.log"  # In the state directory.
-
-STOP_SECONDS = 15.0  # Beyond the time that its runs have to end.
 
 
 async def status(settings: Settings, *, as_json: AsJson = False) -> int:
@@ -87,7 +85,7 @@ def end_all(environ: Mapping[str, str], drain_seconds: float) -> None:
             continue
         with suppress(UnavailableError, OSError):
             ask(place, stop=True)
-        until = time.monotonic() + drain_seconds + STOP_SECONDS
+        until = time.monotonic() + drain_seconds + START_SECONDS
         while _is_alive(number, place, until):
             time.sleep(0.05)
         ended += 1

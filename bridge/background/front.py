@@ -8,7 +8,6 @@ another bridge must know to continue after a crash. Imports little, since each c
 from __future__ import annotations
 
 import json
-import math
 import os
 import select
 import signal
@@ -23,15 +22,13 @@ TYPE_CHECKING = False  # `typing` takes longer than the rest.
 if TYPE_CHECKING:
     from typing import Any
 
-START_SECONDS = 30.0  # For the start of a bridge, as long as its process lives.
+START_SECONDS = 30.0  # For the start of a bridge, and for its end after that of its runs.
 
 ANSWER_SECONDS = 2.0  # After which a bridge that listens counts as hung.
 
 STOP_SECONDS = 3.0  # Between SIGTERM and SIGKILL of a bridge that hangs.
 
-ATTEMPTS = 5  # Bridges that end within this many seconds, until a front serves alone.
-
-ATTEMPT_SECONDS = 10.0
+ATTEMPTS = 5  # Bridges that end before they answer a request, until a front serves alone.
 
 PIECE_BYTES = 64 * 1024  # The capacity of a pipe.
 
@@ -61,7 +58,9 @@ def main() -> int:
 def serves(words: Sequence[str]) -> bool:
     """Return whether a command line serves MCP on stdin and stdout."""
     names = {word.partition("=")[0] for word in words}
-    if names & {"--http", "--help", "--version", "--no-token"} or sys.stdin is None:
+    if names & {"--http", "--no-token", "--help", "-h", "--version", "-V"} or sys.stdin is None:
+        return False
+    if "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:  # Set by a shell that completes words.
         return False
     return (not words or words[0] == "serve" or words[0].startswith("--")) and not os.isatty(0)
 
@@ -81,21 +80,19 @@ class Front:
         self._lines: dict[str, str] = {}
         self._open: dict[str, str] = {}
         self._torn = False  # Whether the bridge writes a long message now.
+        self._lost = 0  # Bridges in sequence that ended before they answered a request.
         self._status: int | None = None
 
     def serve(self) -> int:
         """Copy until the bridge says that the client's session has ended; return its status."""
         place = place_for(self._words, os.environ)
-        short, began = 0, -math.inf
         while self._status is None:
             if self._link is None:
-                short = short + 1 if time.monotonic() - began < ATTEMPT_SECONDS else 0
-                if short == ATTEMPTS:
+                if self._lost == ATTEMPTS:
                     raise UnavailableError(f"{ATTEMPTS} background bridges have ended at once")
                 if self._lines and not (self._open or self._pending or self._ended):
                     # The client needs no bridge until it sends something.
                     self._take_input()
-                began = time.monotonic()
                 hello = {"serve": self.session(), **described(place, self._words)}
                 self._link = attach(place, hello, [1])
                 self._unread, self._outgoing = b"", bytearray()
@@ -107,6 +104,7 @@ class Front:
             except OSError:
                 self._link.close()
                 self._link = None
+                self._lost += 1
         return self._status
 
     def session(self) -> dict[str, Any]:
@@ -166,6 +164,7 @@ class Front:
             self._open[said["begun"]] = said.get("run", "")
         if "ended" in said:
             self._open.pop(said["ended"], None)
+            self._lost = 0
         self._status = said.get("status", self._status)
 
 

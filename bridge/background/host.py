@@ -20,22 +20,21 @@ import anyio
 import anyio.to_thread
 
 from bridge.atomic_files import replace_file
+from bridge.background.front import ANSWER_SECONDS
 from bridge.background.link import Link
 from bridge.background.place import Place, places, process_start
-from bridge.cli.line import simple_invocation
+from bridge.cli.app import read_words
+from bridge.cli.line import Invocation, with_default
 from bridge.cli.serve import watched_engine
 from bridge.errors import BridgeError, ChannelClosedError
 from bridge.event_loop import background_tasks, utc_text
 from bridge.runs.engine import SharedParts
 from bridge.server.app import build_server
 from bridge.server.stdio import STDIO, resumed_session, serve_client
+from bridge.server.transports import IDLE_SECONDS, unix_listener
 from bridge.settings import Settings, load
 
 logger = logging.getLogger(__name__)
-
-HELLO_SECONDS = 5.0  # For a front's first message.
-
-IDLE_SECONDS = 30 * 60.0  # Until a bridge without clients, runs and sessions ends.
 
 
 class Host:
@@ -64,15 +63,8 @@ class Host:
     def _listening(self) -> Iterator[socket.socket]:
         """Listen at the place and keep a record there; at the end another bridge may take it."""
         place = self._place
-        with suppress(FileNotFoundError):
-            Path(place.socket).unlink()
-        listener = socket.socket(socket.AF_UNIX)
+        listener = unix_listener(Path(place.socket))
         try:
-            mask = os.umask(0o177)
-            try:
-                listener.bind(place.socket)
-            finally:
-                os.umask(mask)
             listener.listen(socket.SOMAXCONN)
             listener.setblocking(False)
             record = {
@@ -108,7 +100,7 @@ class Host:
         link = Link(connection)
         descriptors: list[int] = []
         try:
-            with anyio.fail_after(HELLO_SECONDS):
+            with anyio.fail_after(ANSWER_SECONDS):
                 said, descriptors = await link.hello()
             if said.get("identity") not in (None, self._place.identity):
                 link.tell(refused="the bridge in its place has other settings")
@@ -132,9 +124,9 @@ class Host:
                 os.close(descriptor)
 
     async def _serve_client(self, link: Link, said: Mapping[str, Any], out: int) -> None:
-        invocation = simple_invocation(said["words"])
         try:
-            assert invocation is not None
+            invocation = read_words(with_default(said["words"]))
+            assert isinstance(invocation, Invocation)
             settings = load(invocation.flags, said["environ"])
         except BridgeError as error:
             # A bridge of its own explains the mistake to the client.

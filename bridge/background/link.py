@@ -16,8 +16,6 @@ from bridge.errors import ChannelClosedError
 from bridge.server.stdio import Witness
 from bridge.upstream.framing import OversizeLine
 
-MAX_HELLO_BYTES = 8 * 1024 * 1024  # Of a front's first message: its environment, and a session.
-
 _SET_UP = ("initialize", "notifications/initialized", "logging/setLevel")
 """Methods whose last message sets up a client's session."""
 
@@ -47,7 +45,7 @@ class Link(Witness):
         try:
             self._buffer += data
             while b"\n" not in self._buffer:
-                if len(self._buffer) > MAX_HELLO_BYTES or not (data := await self._reader.read()):
+                if not (data := await self._reader.read()):
                     raise ChannelClosedError("A front has not said what it wants.")
                 self._buffer += data
             line, _, rest = bytes(self._buffer).partition(b"\n")

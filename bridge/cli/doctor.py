@@ -24,6 +24,7 @@ from bridge.errors import BridgeError, SandboxError, SettingsError, UsageError
 from bridge.inventory.configuration import consents_of, context_for
 from bridge.model import MEBIBYTE, Directory
 from bridge.packages.requirements import parse_requirements
+from bridge.packages.uv import Uv
 from bridge.private_files import make_directory
 from bridge.sandbox.backend import Probe, limits_for
 from bridge.sandbox.container.backend import container_backend
@@ -235,9 +236,6 @@ def _describe(probe: Probe, *, auto: bool, chosen: bool) -> str:
 
 async def check_packages(settings: Settings) -> dict[str, Any]:
     """Let uv resolve one allowed package, and report the problem if it cannot."""
-    # Imported here: few configurations allow packages.
-    from bridge.packages.uv import Uv
-
     dependencies, problem = settings.dependencies, ""
     if not dependencies.allow:
         return {"allow": [], "index": "", "cache": "", "problem": ""}

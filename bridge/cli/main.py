@@ -14,7 +14,8 @@ from typing import Any
 
 import anyio
 
-from bridge.cli.line import SERVE, Invocation, handler_of, simple_invocation, with_default
+from bridge.cli.app import read_words
+from bridge.cli.line import SERVE, Invocation, handler_of, with_default
 from bridge.cli.output import JsonLines, RepeatedLines, TerminalHandler, write_error
 from bridge.errors import BridgeError, SettingsError
 from bridge.event_loop import background_task
@@ -39,11 +40,7 @@ def main(
     """
     try:
         words = sys.argv[1:] if argv is None else argv
-        invocation: Invocation | int | None = simple_invocation(words)
-        if invocation is None:
-            from bridge.cli.app import read_words
-
-            invocation = read_words(with_default(words))
+        invocation = read_words(with_default(words))
         if isinstance(invocation, int):
             return invocation
         with frozen_imports():
