@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 START_SECONDS = 30.0  # For the start of a bridge, and for its end after that of its runs.
 
-ANSWER_SECONDS = 2.0  # After which a bridge that listens counts as hung.
+ANSWER_SECONDS = 2.0  # After which a bridge that listens and does nothing counts as hung.
+
+SILENCES = 5  # After which a bridge that works counts as hung, too.
 
 STOP_SECONDS = 3.0  # Between SIGTERM and SIGKILL of a bridge that hangs.
 
@@ -188,15 +190,19 @@ def attach(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> so
     Raises:
         UnavailableError: There is no bridge, and none could be started.
     """
-    started = False
+    started, silences = False, 0
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
+        worked = place.processor_time()
         try:
             if (link := connect(place, hello, streams)) is not None:
                 return link
             lock = place.hold_lock()
         except TimeoutError:
-            replace_hung(place)
+            silences += 1
+            # One that works is slow, on a machine that does other things too.
+            if silences == SILENCES or worked == place.processor_time():
+                replace_hung(place)
             continue
         except OSError as error:
             raise UnavailableError(f"{place.directory}: {error.strerror or error}") from error

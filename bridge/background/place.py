@@ -60,6 +60,11 @@ class Place:
             return None
         return number
 
+    def processor_time(self) -> str:
+        """Return the processor time of the recorded process; empty if it is unknown."""
+        fields = _stat_fields(self.read_record().get("pid", 0))
+        return " ".join(fields[11:13])
+
     def read_record(self) -> dict[str, Any]:
         """Return what the bridge has recorded of itself; empty for none."""
         try:
@@ -126,15 +131,21 @@ def places(directory: str) -> Iterator[Place]:
 
 def process_start(number: int) -> str:
     """Return a process's start time, as the kernel prints it; empty if it is unknown."""
-    try:
-        with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            return file.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        pass
+    if fields := _stat_fields(number):
+        return fields[19]
     if os.path.isdir("/proc/self"):  # noqa: PTH112
         return ""
     with os.popen(f"ps -o lstart= -p {number:d}") as said:
         return "-".join(said.read().split())
+
+
+def _stat_fields(number: int) -> list[str]:
+    """Return the fields of a process after its name, as proc(5) lists them; none without /proc."""
+    try:
+        with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def _state_directory(environ: Mapping[str, str]) -> str:
