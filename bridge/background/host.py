@@ -20,8 +20,9 @@ import anyio
 import anyio.to_thread
 
 from bridge.atomic_files import replace_file
+from bridge.background.front import require_own_peer
 from bridge.background.link import Link
-from bridge.background.place import Place, places, process_start
+from bridge.background.place import Place, UnavailableError, places, process_start
 from bridge.cli.line import simple_invocation
 from bridge.cli.serve import watched_engine
 from bridge.errors import BridgeError, ChannelClosedError
@@ -102,7 +103,13 @@ class Host:
             await anyio.wait_readable(listener)
             with suppress(OSError):
                 connection, _ = listener.accept()
-                tasks.start_soon(self._handle, connection)
+                try:
+                    require_own_peer(connection)
+                except UnavailableError as error:
+                    logger.warning("a connection was refused: %s", error)
+                    connection.close()
+                else:
+                    tasks.start_soon(self._handle, connection)
 
     async def _handle(self, connection: socket.socket) -> None:
         link = Link(connection)

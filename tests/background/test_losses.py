@@ -186,7 +186,7 @@ print(one.recv(1000), flush=True)
         thief.stdout.readline()
         told = served_alone(user.client())
         assert thief.stdout.readline() == b"b''\n"
-    assert "user 65534 listens" in told
+    assert "user 65534 is at the other end" in told
 
 
 def test_a_full_disk_costs_no_client_its_bridge(user: Person) -> None:
