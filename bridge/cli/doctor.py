@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
+from bridge.background import commands as background
 from bridge.cli.line import PROGRAM
 from bridge.cli.options import AsJson, flag, opt
 from bridge.cli.output import visible, waiting, write_err, write_json, write_out, write_prose
@@ -69,6 +70,7 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
     with waiting("looking for packages and the store"):
         packages = await check_packages(settings)
     store = await anyio.to_thread.run_sync(check_store, settings)
+    bridges = await anyio.to_thread.run_sync(background.check, settings)
     warnings = list(map(str, discovery.warnings))
     warnings += [
         f"Server {spec.name!r} cannot start. {' '.join(missing)}"
@@ -87,6 +89,7 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
             "commands": [asdict(check) for check in commands],
             "packages": packages,
             "store": store,
+            "background": bridges,
             "directories": [asdict(one) for one in settings.directories],
             "servers": [spec.name for spec in discovery.servers],
             "definitions": {spec.name: spec.definition for spec in discovery.servers},
@@ -107,6 +110,7 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
         *map(_describe_command, commands),
         describe_packages(packages),
         describe_store(store),
+        background.describe(bridges),
         describe_directories(settings, root=os.geteuid() == 0),
         f"Servers: {servers}. `mcp-code-bridge servers` shows where each was found.\n",
         *(f"warning: {warning}\n" for warning in warnings),

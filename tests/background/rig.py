@@ -110,10 +110,11 @@ def person(home: Path, **variables: str) -> Iterator[Person]:
     try:
         yield somebody
     finally:
-        for number in somebody.bridges():
+        for number in somebody.processes("bridge.background"):
             os.kill(number, signal.SIGCONT)
             os.kill(number, signal.SIGTERM)
-        wait_for(lambda: not somebody.bridges())
+        # A bridge removes its record first, and then ends its sandboxes.
+        wait_for(lambda: not somebody.processes("bridge.background"))
         # pytest shows it for a test that fails.
         print(somebody.log())
 

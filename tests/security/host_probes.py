@@ -1,4 +1,4 @@
-"""What is attempted against devices, files, secrets and networks: attacks 32, 33, 37, 38, 41, 42."""
+"""What is attempted against devices, files, secrets and networks: attacks 32, 33, 37, 38, 41 f."""
 
 from __future__ import annotations
 
