@@ -84,7 +84,7 @@ def end_all(environ: Mapping[str, str], drain_seconds: float, state: str = "") -
     """End the background bridges, all or of a state directory; blocks until they have ended.
 
     Raises:
-        BridgeError: One goes on.
+        BridgeError: One does not end.
     """
     ended = 0
     for place in places_of(environ, state):

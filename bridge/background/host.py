@@ -40,7 +40,7 @@ IDLE_SECONDS = 30 * 60.0  # Until a bridge without clients, runs and sessions en
 
 
 class Host:
-    """Serves fronts until it is told to end, or nobody uses it."""
+    """Serves fronts until it is told to end, or no client uses it."""
 
     def __init__(self, settings: Settings, place: Place, lock: int, parts: SharedParts) -> None:
         self._settings = settings
