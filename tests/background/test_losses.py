@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.background.place import UnavailableError, place_for
 from tests.background.rig import Client, Person, text_of, wait_for
 
 SERVED_ALONE = "mcp-code-bridge serves alone"
@@ -161,7 +162,10 @@ def test_a_place_that_others_can_use_is_not_used(user: Person, kind: str) -> Non
         place.mkdir(mode=0o755 if kind == "open" else 0o700)
         if kind == "foreign":
             os.chown(place, 65534, 65534)
-    assert SERVED_ALONE in served_alone(user.client())
+    with pytest.raises(UnavailableError):
+        place_for((), user.environ)
+    if kind == "open":
+        assert SERVED_ALONE in served_alone(user.client())
 
 
 def test_a_listener_of_another_user_gets_nothing(user: Person) -> None:
@@ -203,6 +207,7 @@ def test_a_full_disk_costs_no_client_its_bridge(user: Person) -> None:
 
 def test_a_bridge_that_ends_on_sigterm_lets_runs_end(user: Person) -> None:
     user.add_servers("keeper")
+    user.variables["MCP_BRIDGE_DRAIN_SECONDS"] = "3"
     with user.client() as one, user.client() as two:
         held = one.initialize().begin_run("print(await mcp_keeper.slow(text='x'))")
         two.initialize()
