@@ -10,6 +10,8 @@ import subprocess
 from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -230,6 +232,40 @@ def test_stop_ends_the_bridge_and_a_client_that_goes_on_starts_another(user: Per
         assert user.bridges() != [number]
     assert "process" in user.command("background", "status").stdout
     assert "bubblewrap" in user.command("background", "logs").stdout
+
+
+def test_doctor_shows_the_bridge_or_why_none_is_used(user: Person) -> None:
+    def background(**environ: str) -> dict[str, Any]:
+        said = json.loads(user.command("doctor", "--json", **environ).stdout)["background"]
+        assert said["directory"] == str(user.home / "run" / "mcp-code-bridge")
+        return dict(said)
+
+    assert background() == {"directory": ANY, "problem": "", "bridges": []}
+    assert "is off" in background(MCP_BRIDGE_BACKGROUND="off")["problem"]
+    with user.client() as client:
+        client.initialize()
+        [bridge] = background()["bridges"]
+        assert ([bridge["pid"]], len(bridge["clients"])) == (user.bridges(), 1)
+        assert f"process {bridge['pid']} since" in user.command("doctor").stdout
+    (user.home / "run" / "mcp-code-bridge").chmod(0o755)
+    assert "only you can use" in background()["problem"]
+    (user.home / "run" / "mcp-code-bridge").chmod(0o700)
+
+
+def test_purge_ends_a_bridge_without_clients_and_removes_its_files(user: Person) -> None:
+    state = user.home / "some" / "state"
+    user.variables["MCP_BRIDGE_STATE_DIR"] = str(state)
+    with user.client() as client:
+        client.initialize()
+        refused = user.command("purge", "--yes")
+        assert "a bridge runs" in refused.stderr
+        assert client.end()[0] == 0
+    assert (state / "background.log").exists()
+    done = user.command("purge", "--yes")
+    assert (done.returncode, "1 background bridge stopped." in done.stderr) == (0, True)
+    assert not user.bridges()
+    assert not (state / "background.log").exists()
+    assert not (user.home / "run" / "mcp-code-bridge").exists()
 
 
 def test_a_socket_takes_no_other_users_process(user: Person) -> None:
