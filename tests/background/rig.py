@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bridge.background.commands import running
 from bridge.background.place import Place, directory_of, places
 
 PATIENCE = 60.0  # Seconds for an answer on a machine that does other things too.
@@ -72,8 +73,8 @@ class Person:
 
     def status(self) -> dict[str, Any]:
         """What the only background bridge says of itself."""
-        [found] = json.loads(self.command("background", "status", "--json").stdout)
-        return dict(found)
+        [found] = running(self.environ)
+        return found
 
     def places(self) -> list[Place]:
         return list(places(directory_of(self.environ)))

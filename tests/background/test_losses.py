@@ -29,7 +29,7 @@ def kill(number: int) -> None:
 def test_after_a_crash_the_next_request_works_in_every_client(user: Person) -> None:
     user.add_servers("keeper")
     with ExitStack() as stack:
-        clients = [stack.enter_context(user.client()).initialize() for _ in range(5)]
+        clients = [stack.enter_context(user.client()).initialize() for _ in range(3)]
         clients[0].run("await mcp_keeper.list_notes()")
         [number], [server] = user.bridges(), user.processes()
         kill(number)
