@@ -38,7 +38,7 @@ CASES = tuple(
 
 BEGUN_FIRST = (
     *("tests/sandbox/image/test_real.py", "tests/examples/", "tests/e2e/", "tests/soak/"),
-    *("tests/clients/", "tests/security/", "tests/artifacts/test_dying.py"),
+    *("tests/background/", "tests/clients/", "tests/security/", "tests/artifacts/test_dying.py"),
     "tests/cli/test_first_contact.py",
 )
 """The longest tests: at the end, one of them would leave the other workers idle."""

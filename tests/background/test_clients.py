@@ -39,7 +39,6 @@ def test_clients_that_start_at_one_moment_elect_one_bridge(user: Person) -> None
         started = [stack.enter_context(user.client()) for _ in range(20)]
         for client in started:
             client.initialize()
-        assert all(client.ask("tools/list")["result"]["tools"] for client in started)
         assert "42" in started[-1].run("print(6 * 7)")
         assert len(user.bridges()) == 1
 
