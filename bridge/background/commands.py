@@ -115,13 +115,12 @@ def _is_alive(number: int, place: Place, until: float) -> bool:
 def check(settings: Settings) -> dict[str, Any]:
     """Return which background bridges run where, or why clients use none; blocks."""
     environ, problem = settings.environ, ""
+    try:
+        place_for((), environ)
+    except UnavailableError as error:
+        problem = str(error)
     if settings.background == "off":
         problem = f"{settings.place('background')} is off"
-    else:
-        try:
-            place_for((), environ)
-        except UnavailableError as error:
-            problem = str(error)
     bridges = running(environ)
     return {"directory": directory_of(environ), "problem": problem, "bridges": bridges}
 

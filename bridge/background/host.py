@@ -103,18 +103,13 @@ class Host:
             await anyio.wait_readable(listener)
             with suppress(OSError):
                 connection, _ = listener.accept()
-                try:
-                    require_own_peer(connection)
-                except UnavailableError as error:
-                    logger.warning("a connection was refused: %s", error)
-                    connection.close()
-                else:
-                    tasks.start_soon(self._handle, connection)
+                tasks.start_soon(self._handle, connection)
 
     async def _handle(self, connection: socket.socket) -> None:
         link = Link(connection)
         descriptors: list[int] = []
         try:
+            require_own_peer(connection)
             with anyio.fail_after(HELLO_SECONDS):
                 said, descriptors = await link.hello()
             if said.get("identity") not in (None, self._place.identity):
@@ -125,7 +120,7 @@ class Host:
                 link.tell(**self._report())
                 if said.get("stop"):
                     self.ending.set()
-        except (ChannelClosedError, TimeoutError, OSError, ValueError) as error:
+        except (ChannelClosedError, UnavailableError, OSError, ValueError) as error:
             logger.info("a front has gone: %s", error)
         except Exception:
             # The boundary of one client: its errors must not end the others.

@@ -101,9 +101,8 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
     proposed = ", ".join(dict.fromkeys(each.name for each in discovery.proposed))
     if proposed:
         servers += f". Waiting for your approval (`servers approve NAME`): {proposed}"
-    auto = settings.runtime == "auto"
     sections = [
-        *(_describe(probe, auto=auto, chosen=bool(chosen)) for probe in probes),
+        *(_describe(probe, settings.runtime == "auto", chosen=bool(chosen)) for probe in probes),
         describe_state(settings, state, state_remedy(settings)),
         _describe_profile(settings),
         gate,
@@ -218,7 +217,7 @@ def _describe_command(check: CommandCheck) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _describe(probe: Probe, *, auto: bool, chosen: bool) -> str:
+def _describe(probe: Probe, auto: bool, *, chosen: bool) -> str:
     # A backend of another system is no failure, and `auto` needs only one that works.
     other = probe.error_code == "wrong_system"
     enough = auto and (chosen or other)
