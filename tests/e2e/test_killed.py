@@ -11,6 +11,7 @@ import pytest
 from mcp import Client, MCPError
 
 from tests.e2e.rig import BRIDGE, PATIENCE_SECONDS, User, containers, document_of, text_of
+from tests.security.rig import groups
 from tests.session_rig import saved_sessions
 from tests.waiting import until, until_exists
 
@@ -63,8 +64,8 @@ def _bridge(user: User) -> int:
     return int(bridge)
 
 
-def _groups(bridge: int) -> list[Path]:
-    return list(Path("/sys/fs/cgroup").rglob(f"mcp-code-bridge_{bridge}_*"))
+def _groups(bridge: int) -> list[str]:
+    return groups(f"mcp-code-bridge_{bridge}_")
 
 
 async def _run(client: Client, code: str) -> dict[str, object]:
