@@ -64,6 +64,8 @@ def serves(words: Sequence[str]) -> bool:
         return False
     if "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:  # Set by a shell that completes words.
         return False
+    if "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:  # A shell completes a command line.
+        return False
     return (not words or words[0] == "serve" or words[0].startswith("--")) and not os.isatty(0)
 
 
@@ -261,12 +263,12 @@ def connect(
 
 
 def require_own_peer(link: socket.socket) -> None:
-    """Raise if another user's process listens. Root may connect to anyone's."""
+    """Raise if another user's process is at the other end. Root may connect to anyone's."""
     if sys.platform == "linux":
         credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         user = int.from_bytes(credentials[4:8], sys.byteorder)
         if user != os.geteuid():
-            raise UnavailableError(f"user {user} listens in the background bridge's place")
+            raise UnavailableError(f"user {user} is at the other end of the bridge's socket")
 
 
 def start(place: Place, words: Sequence[str], lock: int) -> None:

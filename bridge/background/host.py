@@ -20,9 +20,9 @@ import anyio
 import anyio.to_thread
 
 from bridge.atomic_files import replace_file
-from bridge.background.front import ANSWER_SECONDS
+from bridge.background.front import ANSWER_SECONDS, require_own_peer
 from bridge.background.link import Link
-from bridge.background.place import Place, places, process_start
+from bridge.background.place import Place, UnavailableError, places, process_start
 from bridge.cli.app import read_words
 from bridge.cli.line import Invocation, with_default
 from bridge.cli.serve import watched_engine
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class Host:
-    """Serves fronts until it is told to end, or nobody uses it."""
+    """Serves fronts until it is told to end, or no client uses it."""
 
     def __init__(self, settings: Settings, place: Place, lock: int, parts: SharedParts) -> None:
         self._settings = settings
@@ -100,6 +100,7 @@ class Host:
         link = Link(connection)
         descriptors: list[int] = []
         try:
+            require_own_peer(connection)
             with anyio.fail_after(ANSWER_SECONDS):
                 said, descriptors = await link.hello()
             if said.get("identity") not in (None, self._place.identity):
@@ -110,7 +111,7 @@ class Host:
                 link.tell(**self._report())
                 if said.get("stop"):
                     self.ending.set()
-        except (ChannelClosedError, TimeoutError, OSError, ValueError) as error:
+        except (ChannelClosedError, UnavailableError, OSError, ValueError) as error:
             logger.info("a front has gone: %s", error)
         except Exception:
             # The boundary of one client: its errors must not end the others.

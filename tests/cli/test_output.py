@@ -89,6 +89,7 @@ def bridge(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environ = {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
+        "MCP_BRIDGE_BACKGROUND": "off",
         "MCP_BRIDGE_RUNTIME": "/no/such/podman",
         "MCP_BRIDGE_WARM": "0",
     }

@@ -52,6 +52,7 @@ def environ(home: Path) -> dict[str, str]:
     return {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
+        "MCP_BRIDGE_BACKGROUND": "off",
         "MCP_BRIDGE_RUNTIME": "/no/such/podman",
         "MCP_BRIDGE_PROJECT_SERVERS": "none",
         "MCP_BRIDGE_WARM": "0",
