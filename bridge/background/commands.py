@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 import anyio.to_thread
 
 from bridge.background.front import connect
-from bridge.background.place import Place, UnavailableError, directory_of, places
+from bridge.background.place import Place, UnavailableError, directory_of, places, process_start
 from bridge.cli.options import AsJson, count
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.errors import BridgeError
@@ -95,9 +94,7 @@ def end_all(environ: Mapping[str, str], drain_seconds: float) -> None:
 
 
 def _is_alive(number: int, place: Place, until: float) -> bool:
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
+    if not process_start(number):
         return False
     if time.monotonic() > until:
         message = f"Process {number}, the background bridge, has not ended."

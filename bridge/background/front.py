@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from bridge.background.place import Place, UnavailableError, place_for
 
@@ -61,7 +62,7 @@ def main() -> int:
 def serves(words: Sequence[str]) -> bool:
     """Return whether a command line serves MCP on stdin and stdout."""
     names = {word.partition("=")[0] for word in words}
-    if names & {"--http", "--help", "--version", "--no-token"} or sys.stdin is None:
+    if names & {"--http", "--help", "--version", "--no-token"} or None in (sys.stdin, sys.stdout):
         return False
     return (not words or words[0] == "serve" or words[0].startswith("--")) and not os.isatty(0)
 
@@ -196,20 +197,19 @@ def attach(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> so
             if (link := connect(place, hello, streams)) is not None:
                 return link
             lock = place.hold_lock()
+            if lock is None:
+                # A bridge starts.
+                time.sleep(0.02)
+            elif started:
+                os.close(lock)
+                raise UnavailableError("it could not be started")
+            else:
+                started = True
+                start(place, hello["words"], lock)
         except TimeoutError:
             replace_hung(place)
-            continue
         except OSError as error:
             raise UnavailableError(f"{place.directory}: {error.strerror or error}") from error
-        if lock is None:
-            # A bridge starts.
-            time.sleep(0.02)
-        elif started:
-            os.close(lock)
-            raise UnavailableError("it could not be started")
-        else:
-            started = True
-            start(place, hello["words"], lock)
     raise UnavailableError(f"none was ready within {START_SECONDS:g} s")
 
 
@@ -244,7 +244,8 @@ def connect(
         said = json.loads(answer)
         if "refused" in said:
             raise UnavailableError(said["refused"])
-    except (FileNotFoundError, ConnectionError):
+    except (FileNotFoundError, ConnectionError, BlockingIOError):
+        # The last one: more clients than the kernel lets wait.
         link.close()
         return None
     except BaseException:
@@ -280,7 +281,8 @@ def start(place: Place, words: Sequence[str], lock: int) -> None:
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
         os.closerange(3, lock)
-        os.closerange(lock + 1, os.sysconf("SC_OPEN_MAX"))
+        # The limit is a billion on some machines, and takes minutes.
+        os.closerange(lock + 1, 65_536)
         os.chdir("/")
         flags = [word for word in words if word != "serve"]
         command = [sys.executable, "-m", "bridge.background", str(lock), *flags]
@@ -295,7 +297,8 @@ def replace_hung(place: Place) -> None:
     if number is None:
         raise UnavailableError("a process that is not known holds its place and does not answer")
     for kind in (signal.SIGTERM, signal.SIGKILL):
-        os.kill(number, kind)
+        with suppress(ProcessLookupError):
+            os.kill(number, kind)
         until = time.monotonic() + STOP_SECONDS
         while time.monotonic() < until:
             if place.process() != number:
