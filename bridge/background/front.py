@@ -106,6 +106,10 @@ class Front:
             try:
                 self._copy(self._link)
             except OSError:
+                with suppress(OSError):
+                    while True:
+                        # What it said before it went, so that nothing is done twice.
+                        self._read(self._link)
                 self._link.close()
                 self._link = None
         return self._status
@@ -148,7 +152,7 @@ class Front:
         return data
 
     def _read(self, link: socket.socket) -> None:
-        data = link.recv(PIECE_BYTES)
+        data = link.recv(PIECE_BYTES, socket.MSG_DONTWAIT)
         if not data:
             raise ConnectionResetError
         *lines, self._unread = (self._unread + data).split(b"\n")

@@ -178,11 +178,47 @@ def test_a_request_that_was_cancelled_is_open_no_more(user: Person) -> None:
         held = client.initialize().begin_run("await mcp_keeper.slow(text='x')")
         wait_for(lambda: [each["tool"] for each in user.calls] == ["slow"])
         client.send(method="notifications/cancelled", params={"requestId": held})
-        client.ask("ping")
+        user.status()
         [number] = user.bridges()
         os.kill(number, signal.SIGKILL)
         # It would be answered now, if it were open.
         assert "5" in client.run("print(2 + 3)")
+
+
+def test_input_that_a_lost_bridge_had_taken_is_not_given_to_the_next_one(user: Person) -> None:
+    place = place_for([], user.environ)
+    lock = place.hold_lock()
+    assert lock is not None
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(place.socket)
+        listener.listen()
+        with user.client() as client:
+            first, _ = listener.accept()
+            first.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            first.sendall(b"{}\n")
+            assert client.process.stdin is not None
+            os.set_blocking(client.process.stdin.fileno(), False)
+            size = 0
+            # Until the front has more to send than the bridge reads.
+            while written := client.process.stdin.write(b"x" * 65_536):
+                size += written
+                select.select([], [client.process.stdin], [], 1.0)
+            client.process.send_signal(signal.SIGSTOP)
+            # More than the front reads at once; it also has more to send.
+            first.sendall(b'{"taken":0}\n' * 7_000 + b'{"taken":%d,"begun":"1"}\n' % size)
+            first.close()
+            client.process.send_signal(signal.SIGCONT)
+            second, _ = listener.accept()
+            with second:
+                second.settimeout(PATIENCE)
+                second.sendall(b"{}\n")
+                data = b""
+                while b"\nL" not in data:
+                    data += second.recv(100_000)
+                hello, _, frame = data.partition(b"\n")
+                assert json.loads(hello)["serve"]["open"] == [["1", ""]]
+                assert frame.startswith(b"L0\n")
+    os.close(lock)
 
 
 def test_an_initialize_that_a_lost_bridge_had_taken_is_answered_once(running: Person) -> None:
@@ -322,6 +358,7 @@ def test_a_client_in_a_directory_that_is_gone_is_served(user: Person) -> None:
     with user.client(gone) as client:
         client.initialize()
         gone.rmdir()
+        user.status()
         os.kill(user.bridges()[0], signal.SIGKILL)
         assert "5" in client.run("print(2 + 3)")
 
