@@ -24,16 +24,13 @@ from bridge.settings import Settings, load, prepare_state
 
 LOG_BYTES = 5 * 1024 * 1024  # Of the log, and of each of its two earlier parts.
 
-OPEN_FILES = 8192
-
 
 def main(lock: int, words: list[str]) -> int:
     invocation = simple_invocation(words)
     assert invocation is not None
-    # The first client's limit would hold for the connections of all.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    # The limit of the client that came first is too low for all.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
     settings = load(invocation.flags)
     prepare_state(settings)
     _log_to_file(settings)

@@ -87,19 +87,13 @@ def end_all(environ: Mapping[str, str], drain_seconds: float) -> None:
         with suppress(UnavailableError, OSError):
             ask(place, stop=True)
         until = time.monotonic() + drain_seconds + STOP_SECONDS
-        while _is_alive(number, place, until):
+        while process_start(number):
+            if time.monotonic() > until:
+                message = f"Process {number}, the background bridge, has not ended."
+                raise BridgeError(message, remedy=f"See `background logs`, then `kill {number}`.")
             time.sleep(0.05)
         ended += 1
     write_err(f"{counted(ended, 'background bridge')} stopped.\n")
-
-
-def _is_alive(number: int, place: Place, until: float) -> bool:
-    if not process_start(number):
-        return False
-    if time.monotonic() > until:
-        message = f"Process {number}, the background bridge, has not ended."
-        raise BridgeError(message, remedy=f"Look at `background logs`, then `kill {number}`.")
-    return True
 
 
 def _described(each: Mapping[str, Any]) -> str:

@@ -221,15 +221,6 @@ def test_input_that_a_lost_bridge_had_taken_is_not_given_to_the_next_one(user: P
     os.close(lock)
 
 
-def test_an_initialize_that_a_lost_bridge_had_taken_is_answered_once(running: Person) -> None:
-    session = {"lines": [json.dumps(INITIALIZE)], "open": [["1", ""]], "torn": False}
-    with RawFront(running, **session) as front:
-        front.send(INITIALIZED, ping(1), ping(2))
-        answers = [front.receive() for _ in range(3)]
-    assert "serverInfo" in answers[0]["result"]
-    assert [each["id"] for each in answers] == [1, 1, 2]
-
-
 def test_a_late_answer_to_a_lost_bridges_question_answers_no_other_question(
     user: Person,
 ) -> None:
@@ -249,16 +240,6 @@ def test_a_late_answer_to_a_lost_bridges_question_answers_no_other_question(
         answer = {"action": "decline"}
         front.send({"jsonrpc": "2.0", "id": question["id"], "result": answer})
         assert "decline" in str(front.receive())
-
-
-def test_a_client_that_closes_its_output_ends(user: Person) -> None:
-    with user.client() as client:
-        client.initialize()
-        assert client.process.stdout is not None
-        client.process.stdout.close()
-        client.begin("ping")
-        assert client.process.wait(PATIENCE) == 1
-        wait_for(lambda: not user.status()["clients"])
 
 
 def test_a_front_that_dies_frees_a_bridge_that_waits_for_its_client(user: Person) -> None:
@@ -332,16 +313,6 @@ def test_root_leaves_nothing_in_another_users_runtime_directory(user: Person) ->
     assert len(user.bridges()) == 1
 
 
-def test_settings_that_are_wrong_reach_the_client(user: Person) -> None:
-    config = user.home / ".config/mcp-code-bridge/config.toml"
-    config.parent.mkdir(parents=True)
-    config.write_text("timeout = [")
-    with user.client() as client:
-        client.initialize()
-        assert "config.toml" in str(client.ask("tools/call", name="run_python", arguments={}))
-    assert not user.bridges()
-
-
 def test_an_environment_of_any_bytes_reaches_the_clients_servers(user: Person) -> None:
     user.add_servers("keeper")
     with user.client(TEAM="a\nb\udcff") as client:
@@ -350,17 +321,6 @@ def test_an_environment_of_any_bytes_reaches_the_clients_servers(user: Person) -
         )
         assert "a\\\\nb" in told or "a\\nb" in told
     assert len(user.bridges()) == 1
-
-
-def test_a_client_in_a_directory_that_is_gone_is_served(user: Person) -> None:
-    gone = user.home / "gone"
-    gone.mkdir()
-    with user.client(gone) as client:
-        client.initialize()
-        gone.rmdir()
-        user.status()
-        os.kill(user.bridges()[0], signal.SIGKILL)
-        assert "5" in client.run("print(2 + 3)")
 
 
 def test_more_clients_than_open_files_wait(running: Person) -> None:
