@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import sys
 from logging.handlers import RotatingFileHandler
@@ -28,6 +29,9 @@ LOG_BYTES = 5 * 1024 * 1024  # Of the log, and of each of its two earlier parts.
 def main(lock: int, words: list[str]) -> int:
     invocation = read_words(with_default(words))
     assert isinstance(invocation, Invocation)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The limit of the client that came first is too low for all.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
     settings = load(invocation.flags)
     prepare_state(settings)
     _log_to_file(settings)

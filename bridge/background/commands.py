@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -12,7 +11,14 @@ from typing import Annotated, Any
 import anyio.to_thread
 
 from bridge.background.front import START_SECONDS, connect
-from bridge.background.place import Place, UnavailableError, directory_of, place_for, places
+from bridge.background.place import (
+    Place,
+    UnavailableError,
+    directory_of,
+    place_for,
+    places,
+    process_start,
+)
 from bridge.cli.options import AsJson, count
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.errors import BridgeError
@@ -92,22 +98,14 @@ def end_all(environ: Mapping[str, str], drain_seconds: float, state: str = "") -
         with suppress(UnavailableError, OSError):
             ask(place, stop=True)
         until = time.monotonic() + drain_seconds + START_SECONDS
-        while _is_alive(number, place, until):
+        while process_start(number):
+            if time.monotonic() > until:
+                message = f"Process {number}, the background bridge, has not ended."
+                raise BridgeError(message, remedy=f"See `background logs`, then `kill {number}`.")
             time.sleep(0.05)
         ended += 1
     if ended or not state:
         write_err(f"{counted(ended, 'background bridge')} stopped.\n")
-
-
-def _is_alive(number: int, place: Place, until: float) -> bool:
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    if time.monotonic() > until:
-        message = f"Process {number}, the background bridge, has not ended."
-        raise BridgeError(message, remedy=f"Look at `background logs`, then `kill {number}`.")
-    return True
 
 
 def check(settings: Settings) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from bridge.background.place import Place, UnavailableError, place_for
 
@@ -60,11 +61,10 @@ def main() -> int:
 def serves(words: Sequence[str]) -> bool:
     """Return whether a command line serves MCP on stdin and stdout."""
     names = {word.partition("=")[0] for word in words}
-    if names & {"--http", "--no-token", "--help", "-h", "--version", "-V"} or sys.stdin is None:
+    if names & {"--http", "--no-token", "--help", "-h", "--version", "-V"}:
         return False
-    if "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:  # Set by a shell that completes words.
-        return False
-    if "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:  # A shell completes a command line.
+    if None in (sys.stdin, sys.stdout) or "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:
+        # A client closed them, or a shell completes a command line.
         return False
     return (not words or words[0] == "serve" or words[0].startswith("--")) and not os.isatty(0)
 
@@ -106,6 +106,10 @@ class Front:
             try:
                 self._copy(self._link)
             except OSError:
+                with suppress(OSError):
+                    while True:
+                        # What it said before it went, so that nothing is done twice.
+                        self._read(self._link)
                 self._link.close()
                 self._link = None
                 self._lost += 1
@@ -149,7 +153,7 @@ class Front:
         return data
 
     def _read(self, link: socket.socket) -> None:
-        data = link.recv(PIECE_BYTES)
+        data = link.recv(PIECE_BYTES, socket.MSG_DONTWAIT)
         if not data:
             raise ConnectionResetError
         *lines, self._unread = (self._unread + data).split(b"\n")
@@ -200,23 +204,22 @@ def attach(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> so
             if (link := connect(place, hello, streams)) is not None:
                 return link
             lock = place.hold_lock()
+            if lock is None:
+                # A bridge starts.
+                time.sleep(0.02)
+            elif started:
+                os.close(lock)
+                raise UnavailableError("it could not be started")
+            else:
+                started = True
+                start(place, hello["words"], lock)
         except TimeoutError:
             silences += 1
             # One that works is slow, on a machine that does other things too.
             if silences == SILENCES or worked == place.processor_time():
                 replace_hung(place)
-            continue
         except OSError as error:
             raise UnavailableError(f"{place.directory}: {error.strerror or error}") from error
-        if lock is None:
-            # A bridge starts.
-            time.sleep(0.02)
-        elif started:
-            os.close(lock)
-            raise UnavailableError("it could not be started")
-        else:
-            started = True
-            start(place, hello["words"], lock)
     raise UnavailableError(f"none was ready within {START_SECONDS:g} s")
 
 
@@ -251,7 +254,8 @@ def connect(
         said = json.loads(answer)
         if "refused" in said:
             raise UnavailableError(said["refused"])
-    except (FileNotFoundError, ConnectionError):
+    except (FileNotFoundError, ConnectionError, BlockingIOError):
+        # The last one: more clients than the kernel lets wait.
         link.close()
         return None
     except BaseException:
@@ -287,7 +291,8 @@ def start(place: Place, words: Sequence[str], lock: int) -> None:
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
         os.closerange(3, lock)
-        os.closerange(lock + 1, os.sysconf("SC_OPEN_MAX"))
+        # The limit is a billion on some machines, and takes minutes.
+        os.closerange(lock + 1, 65_536)
         os.chdir("/")
         flags = [word for word in words if word != "serve"]
         command = [sys.executable, "-m", "bridge.background", str(lock), *flags]
@@ -302,7 +307,8 @@ def replace_hung(place: Place) -> None:
     if number is None:
         raise UnavailableError("a process that is not known holds its place and does not answer")
     for kind in (signal.SIGTERM, signal.SIGKILL):
-        os.kill(number, kind)
+        with suppress(ProcessLookupError):
+            os.kill(number, kind)
         until = time.monotonic() + STOP_SECONDS
         while time.monotonic() < until:
             if place.process() != number:

@@ -22,10 +22,11 @@ import anyio.to_thread
 from bridge.atomic_files import replace_file
 from bridge.background.front import ANSWER_SECONDS, require_own_peer
 from bridge.background.link import Link
-from bridge.background.place import Place, UnavailableError, places, process_start
+from bridge.background.place import Place, UnavailableError, places, process_start, remove_dead
 from bridge.cli.app import read_words
 from bridge.cli.line import Invocation, with_default
 from bridge.cli.serve import watched_engine
+from bridge.descriptor_reader import failed_call
 from bridge.errors import BridgeError, ChannelClosedError
 from bridge.event_loop import background_tasks, utc_text
 from bridge.runs.engine import SharedParts
@@ -47,6 +48,7 @@ class Host:
         self._parts = parts
         self._clients: dict[Link, dict[str, Any]] = {}
         self._used_at = time.monotonic()
+        self._inode = 0  # Of its record.
         self.ending = anyio.Event()
 
     async def serve(self) -> None:
@@ -71,16 +73,28 @@ class Host:
                 "pid": os.getpid(),
                 "start": process_start(os.getpid()),
                 "since": utc_text(time.time()),
+                "began": time.monotonic(),  # The clock of all processes, which never jumps.
                 "state": str(self._settings.state_dir),
             }
             replace_file(Path(place.record), json.dumps(record).encode())
+            self._inode = Path(place.record).stat().st_ino
+            remove_dead(place.directory)
             yield listener
         finally:
-            for path in (place.socket, place.record):
-                with suppress(OSError):
-                    Path(path).unlink()
+            if self._owns_place():
+                for path in (place.socket, place.record):
+                    with suppress(OSError):
+                        Path(path).unlink()
             listener.close()
             os.close(self._lock)
+
+    def _owns_place(self) -> bool:
+        """Whether fronts find this bridge; false after a cleaner has removed its files."""
+        # Without opening a file, since the bridge may have too many open.
+        with suppress(FileNotFoundError):
+            Path(self._place.socket).stat()
+            return Path(self._place.record).stat().st_ino == self._inode
+        return False
 
     async def _drain(self) -> None:
         """Leave each client when its requests are answered; end the runs that take too long."""
@@ -92,8 +106,12 @@ class Host:
     async def _accept(self, listener: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
         while True:
             await anyio.wait_readable(listener)
-            with suppress(OSError):
+            try:
                 connection, _ = listener.accept()
+            except OSError as error:
+                logger.warning("no front is accepted: %s", failed_call(error))
+                await anyio.sleep(0.5)
+            else:
                 tasks.start_soon(self._handle, connection)
 
     async def _handle(self, connection: socket.socket) -> None:
@@ -103,6 +121,9 @@ class Host:
             require_own_peer(connection)
             with anyio.fail_after(ANSWER_SECONDS):
                 said, descriptors = await link.hello()
+            if self.ending.is_set():
+                # The front takes another bridge.
+                return
             if said.get("identity") not in (None, self._place.identity):
                 link.tell(refused="the bridge in its place has other settings")
             elif "serve" in said:
@@ -155,7 +176,7 @@ class Host:
         }
 
     async def _end_when_unused(self) -> None:
-        while not self._is_unused():  # noqa: ASYNC110 - it depends on time
+        while self._owns_place() and not self._is_unused():  # noqa: ASYNC110 - files, time
             await anyio.sleep(1.0)
         self.ending.set()
 
@@ -169,8 +190,8 @@ class Host:
     def _is_superseded(self) -> bool:
         """Whether a later bridge has the same state directory: an upgrade, or other settings."""
         own = self._place.read_record()
-        others = (each.read_record() for each in places(self._place.directory))
+        others = [each.read_record() for each in places(self._place.directory) if each.process()]
         return any(
-            each.get("state") == own.get("state") and each.get("since", "") > own.get("since", "")
+            each.get("state") == own.get("state") and each.get("began", 0) > own.get("began", 0)
             for each in others
         )

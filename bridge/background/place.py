@@ -13,6 +13,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from bridge import __version__
 
@@ -81,7 +82,9 @@ def directory_of(environ: Mapping[str, str]) -> str:
     It is in `XDG_RUNTIME_DIR`, else in the state directory, or in /tmp if that path is too long.
     """
     runtime = environ.get("XDG_RUNTIME_DIR", "")
-    if runtime.startswith("/") and os.access(runtime, os.W_OK):
+    is_usable = runtime.startswith("/") and os.access(runtime, os.W_OK)
+    # Root can write to another user's.
+    if is_usable and os.stat(runtime).st_uid == os.geteuid():  # noqa: PTH116
         found = f"{runtime}/mcp-code-bridge"
     else:
         found = f"{_state_directory(environ)}/run"
@@ -129,10 +132,23 @@ def places(directory: str) -> Iterator[Place]:
             yield Place(directory, name.removesuffix(".json"))
 
 
+def remove_dead(directory: str) -> None:
+    """Remove the sockets and records of bridges that have died."""
+    for place in places(directory):
+        with suppress(OSError):
+            # Who starts a bridge there holds the lock.
+            if place.process() is None and (lock := place.hold_lock()) is not None:
+                for path in (place.socket, place.record):
+                    with suppress(FileNotFoundError):
+                        os.unlink(path)  # noqa: PTH108
+                os.close(lock)
+
+
 def process_start(number: int) -> str:
-    """Return a process's start time, as the kernel prints it; empty if it is unknown."""
+    """Return a process's start time, as the kernel prints it; empty for none that runs."""
     if fields := _stat_fields(number):
-        return fields[19]
+        # A process that has ended may wait for its parent for a long time.
+        return "" if fields[0] in "ZX" else fields[19]
     if os.path.isdir("/proc/self"):  # noqa: PTH112
         return ""
     with os.popen(f"ps -o lstart= -p {number:d}") as said:
