@@ -15,6 +15,7 @@ from bridge.background.host import Host
 from bridge.background.place import Place, place_for
 from bridge.cli.line import simple_invocation
 from bridge.cli.main import frozen_imports
+from bridge.cli.origin import ORIGIN
 from bridge.cli.output import JsonLines, RepeatedLines
 from bridge.event_loop import background_task
 from bridge.runs.engine import SharedParts
@@ -40,6 +41,8 @@ def _log_to_file(settings: Settings) -> None:
     line = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if settings.log_format == "json" else line)
     handler.addFilter(RepeatedLines())
+    # A command's log is its caller's.
+    handler.addFilter(lambda _: ORIGIN.get().shared is None)
     logging.basicConfig(level=settings.log_level, handlers=[handler])
     for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
         logging.getLogger(noisy).setLevel(
