@@ -25,14 +25,13 @@ from bridge.settings import Settings, load, prepare_state
 LOG_BYTES = 5 * 1024 * 1024  # Of the log, and of each of its two earlier parts.
 
 
-def main(lock: int, words: list[str]) -> int:
+def main(lock: int, words: list[str]) -> None:
     invocation = simple_invocation(words)
     assert invocation is not None
     settings = load(invocation.flags)
     prepare_state(settings)
     _log_to_file(settings)
     anyio.run(_serve, settings, place_for(words, os.environ), lock)
-    return 0
 
 
 def _log_to_file(settings: Settings) -> None:
@@ -67,4 +66,7 @@ async def _serve(settings: Settings, place: Place, lock: int) -> None:
 if __name__ == "__main__":
     with frozen_imports():
         pass
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    main(int(sys.argv[1]), sys.argv[2:])
+    logging.shutdown()
+    # A thread may still write to a reader that does not read.
+    os._exit(0)

@@ -1,4 +1,4 @@
-"""Executes a command of another process in the background bridge, on that process's streams."""
+"""Executes commands of other processes in the background bridge, on those processes' streams."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import os
 import select
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -18,12 +19,13 @@ import anyio.to_thread
 
 from bridge.background.link import Link
 from bridge.cli.line import handler_of, with_default
-from bridge.cli.main import INTERRUPTED, status_after, terminal_handler, warn_of_settings
+from bridge.cli.main import INTERRUPTED, is_closed, log_handler
 from bridge.cli.origin import ORIGIN, Origin, stderr
+from bridge.cli.output import write_error
 from bridge.errors import BridgeError
 from bridge.event_loop import background_task
 from bridge.runs.engine import SharedParts
-from bridge.settings import Settings, load, prepare_state
+from bridge.settings import Settings, load, prepare_state, unknown_variables
 
 HANDLERS = (
     *("run:run_program", "servers:servers", "servers:tools", "policy:explain"),
@@ -35,125 +37,86 @@ OF_ONE_CLIENT = ("max_timeout", "guard", "preflight", "sources", "output_mode", 
 
 PIECE_BYTES = 64 * 1024  # The capacity of a pipe.
 
+logger = logging.getLogger(__name__)
+
 
 class CallerOutput(io.RawIOBase):
-    """A stream of another process, which may block: a thread writes to it.
+    """A stream of another process. A thread writes to it, since it may block.
 
-    A writer in another thread waits for its bytes; one in the event loop does not.
+    Threads wait until their bytes are written; the event loop does not.
     """
 
     def __init__(self, descriptor: int) -> None:
-        # Its own, since a blocked thread may outlive the command.
+        # A blocked thread may outlive the command.
         self._descriptor = os.dup(descriptor)
-        self._changed = threading.Condition()
-        self._unwritten = bytearray()
-        self._failure: OSError | None = None
-        self._ending = False
-        threading.Thread(target=self._run, daemon=True).start()
+        self._thread = ThreadPoolExecutor(1)
+        self._last: Future[None] = self._thread.submit(lambda: None)
+        self._ended = False
 
     def fileno(self) -> int:
         return self._descriptor
 
     def isatty(self) -> bool:
-        return os.isatty(self._descriptor)
+        return not self._ended and os.isatty(self._descriptor)
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any, /) -> int:
-        with self._changed:
-            self._unwritten += data
-            self._changed.notify_all()
-        if threading.current_thread() is not threading.main_thread() or self._failure:
+        if self._last.done():
+            self.wait()
+        if not self._ended:
+            self._last = self._thread.submit(self._write, bytes(data))
+        if threading.current_thread() is not threading.main_thread():
             self.wait()
         return len(data)
 
     def wait(self) -> None:
-        """Block until all is written. Raises `OSError` when the reader has gone."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._failure or self._ending or not self._unwritten)
-            if self._failure:
-                raise self._failure
+        """Block until all is written. Raises `OSError` if the reader has gone."""
+        self._last.result()
 
     def end(self) -> None:
-        """Let the thread end, unless it is blocked."""
-        with self._changed:
-            self._ending = True
-            self._changed.notify_all()
+        """Write no more."""
+        self._ended = True
+        self._thread.submit(os.close, self._descriptor)
+        self._thread.shutdown(wait=False)
 
-    def _run(self) -> None:
-        while not self._ending:
-            with self._changed:
-                self._changed.wait_for(lambda: self._ending or self._unwritten)
-                piece = bytes(self._unwritten[:PIECE_BYTES])
-            written = 0
-            try:
-                written = os.write(self._descriptor, piece)
-            except BlockingIOError:
-                # Another holder has made the pipe non-blocking and filled it.
-                select.select((), (self._descriptor,), ())
-            except OSError as error:
-                self._failure, self._ending = error, True
-            with self._changed:
-                del self._unwritten[:written]
-                self._changed.notify_all()
-        os.close(self._descriptor)
-
-
-Command = Callable[[], Awaitable[int]]
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest and not self._ended:
+            with suppress(BlockingIOError):
+                rest = rest[os.write(self._descriptor, rest[:PIECE_BYTES]) :]
+                continue
+            # Another holder has made the pipe non-blocking and filled it.
+            select.select((), (self._descriptor,), ())
 
 
 async def execute(
     link: Link, said: Mapping[str, Any], descriptors: Sequence[int], parts: SharedParts
 ) -> None:
     """Execute a command if a bridge can, and tell its front the exit status."""
-    read, found = partial(_read, said["words"], said["environ"], parts.settings), None
+    found = None
     with suppress(BridgeError):
         # In a thread, since the first one imports for a second.
-        found = await anyio.to_thread.run_sync(read)
+        found = await anyio.to_thread.run_sync(_read, said, parts.settings)
     if found is None:
         # Its own process executes it, or explains the mistake.
         link.tell(refused="")
         return
     link.tell(pid=os.getpid())
-    # A front that did not wait for the answer executes the command itself.
-    if await link.read():
-        command, settings = found
-        link.tell(status=await _execute(link, command, settings, said, descriptors, parts))
-
-
-def _read(
-    words: Sequence[str], environ: Mapping[str, str], own: Settings
-) -> tuple[Command, Settings] | None:
-    from bridge.cli.app import read_words
-
-    invocation = read_words(with_default(words))
-    if isinstance(invocation, int) or invocation.handler not in HANDLERS:
-        return None
-    settings = load(invocation.flags, environ)
-    others = invocation.flags.keys() - OF_ONE_CLIENT
-    if any(getattr(settings, name) != getattr(own, name) for name in others):
-        return None
-    prepare_state(settings)
-    return partial(handler_of(invocation.handler), settings, **invocation.arguments), settings
-
-
-async def _execute(
-    link: Link,
-    command: Command,
-    settings: Settings,
-    said: Mapping[str, Any],
-    descriptors: Sequence[int],
-    parts: SharedParts,
-) -> int:
+    if not await link.read():
+        # The front has not waited for the answer, and executes it in its own process.
+        return
+    command, settings = found
     outputs = [CallerOutput(descriptor) for descriptor in descriptors[1:]]
-    (encoding, errors), *others = said["encodings"]
-    source = open(descriptors[0], encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
+    source = os.fdopen(descriptors[0], encoding="utf-8", closefd=False)
     out, err = (
-        io.TextIOWrapper(output, encoding, errors, write_through=True)  # type: ignore[type-var]
-        for output, (encoding, errors) in zip(outputs, others, strict=True)
+        io.TextIOWrapper(each, "utf-8", write_through=True)  # type: ignore[type-var]
+        for each in outputs
     )
-    origin = Origin(said["environ"], (source, out, err), said["cwd"], parts)
+    handler = log_handler(settings, err, brief=True)
+    origin = Origin(said["environ"], said["cwd"], (source, out, err), (handler,), parts)
+    handler.addFilter(lambda _: ORIGIN.get() is origin)
     ORIGIN.set(origin)
     status, scope = INTERRUPTED, anyio.CancelScope()
 
@@ -161,51 +124,56 @@ async def _execute(
         await link.read()
         scope.cancel()
 
-    try:
-        with scope, _logging(settings, origin):
-            async with background_task(watch):
-                status = await _status_of(command, settings, outputs)
-        with anyio.move_on_after(1.0 if scope.cancelled_caught else 0):
-            await _written(outputs)
-    finally:
-        # Tasks of the shared parts may have this context, and go on.
-        origin.shared = None
+    with ExitStack() as stack:
         for output in outputs:
-            output.end()
-    return status
+            stack.callback(output.end)
+        # Tasks of the shared parts may have this context, and go on.
+        stack.callback(setattr, origin, "shared", None)
+        logging.getLogger().addHandler(handler)
+        stack.callback(logging.getLogger().removeHandler, handler)
+        for line in (*unknown_variables(settings.environ), *settings.notes):
+            logger.warning("%s", line)
+        with scope:
+            async with background_task(watch):
+                status = await _status_of(command)
+                status = await _written(outputs, status)
+        with anyio.move_on_after(1.0):
+            await _written(outputs, status)
+    link.tell(status=status)
 
 
-async def _status_of(command: Command, settings: Settings, outputs: Sequence[CallerOutput]) -> int:
-    status = 1
-    warn_of_settings(settings)
+Command = Callable[[], Awaitable[int]]
+
+
+def _read(said: Mapping[str, Any], own: Settings) -> tuple[Command, Settings] | None:
+    from bridge.cli.app import read_words
+
+    invocation = read_words(with_default(said["words"]))
+    if isinstance(invocation, int) or invocation.handler not in HANDLERS:
+        return None
+    settings = load(invocation.flags, said["environ"])
+    others = invocation.flags.keys() - OF_ONE_CLIENT
+    if any(getattr(settings, name) != getattr(own, name) for name in others):
+        return None
+    prepare_state(settings)
+    return partial(handler_of(invocation.handler), settings, **invocation.arguments), settings
+
+
+async def _status_of(command: Command) -> int:
+    try:
+        return await command()
+    except BridgeError as error:
+        write_error(error)
+        return error.exit_status
+    except Exception as error:
+        if not is_closed(error):
+            traceback.print_exc(file=stderr())
+        return 1
+
+
+async def _written(outputs: Sequence[CallerOutput], status: int) -> int:
     with suppress(OSError):
-        try:
-            status = await command()
-        except Exception as error:
-            try:
-                status = status_after(error)
-            except Exception:
-                traceback.print_exc(file=stderr())
-    with suppress(OSError):
-        await _written(outputs)
+        for output in outputs:
+            await anyio.to_thread.run_sync(output.wait, abandon_on_cancel=True)
         return status
     return status or 1
-
-
-async def _written(outputs: Sequence[CallerOutput]) -> None:
-    for output in outputs:
-        await anyio.to_thread.run_sync(output.wait, abandon_on_cancel=True)
-
-
-@contextmanager
-def _logging(settings: Settings, origin: Origin) -> Iterator[None]:
-    """Show the command's log on its stderr."""
-    assert origin.streams is not None
-    handler, level = terminal_handler(settings, origin.streams[2], brief=True)
-    handler.setLevel(level)
-    handler.addFilter(lambda _: ORIGIN.get() is origin)
-    logging.getLogger().addHandler(handler)
-    try:
-        yield
-    finally:
-        logging.getLogger().removeHandler(handler)

@@ -176,19 +176,19 @@ class Front:
 def execute(words: Sequence[str]) -> int | None:
     """Let a running bridge execute a command, and return its exit status; None if it does not."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
-    if None in streams or any("/dev/" in word or "/proc/" in word for word in words):
-        # Such a path means something else in each process.
+    if any(each is None or each.encoding != "utf-8" for each in streams):
+        return None
+    # Such a path means something else in each process.
+    if any("/dev/" in word or "/proc/" in word for word in words):
         return None
     try:
+        # A command in the background must not use its terminal.
         if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
-            # A command in the background must not use its terminal.
             return None
         if not os.path.exists(directory_of(os.environ)):  # noqa: PTH110
             return None
         place = place_for((), os.environ)
-        hello = {"command": True, **described(place, words)}
-        hello["encodings"] = [(each.encoding, each.errors) for each in streams]
-        link = connect(place, hello, (0, 1, 2))
+        link = connect(place, {"command": True, **described(place, words)}, (0, 1, 2))
     except (UnavailableError, OSError):
         return None
     return None if link is None else follow(link)
@@ -202,10 +202,7 @@ def follow(link: socket.socket) -> int:
         if received:
             os._exit(128 + number)
         received.append(number)
-        try:
-            link.sendall(b"L1\n.")
-        except OSError:
-            pass  # The bridge has gone.
+        link.shutdown(socket.SHUT_WR)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, cancel)
@@ -216,13 +213,12 @@ def follow(link: socket.socket) -> int:
         link.sendall(b"L1\n.")
         while not said.endswith(b"\n") and (data := link.recv(PIECE_BYTES)):
             said += data
-    except ConnectionError:
+    except OSError:
         pass
     if received:
         return 128 + received[0]
     if said:
-        status: int = json.loads(said)["status"]
-        return status
+        return int(json.loads(said)["status"])
     print("error: The background bridge has ended before the command.", file=sys.stderr)  # noqa: T201
     print("hint: `mcp-code-bridge runs` shows what a run had called.", file=sys.stderr)  # noqa: T201
     return 1

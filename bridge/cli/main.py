@@ -49,26 +49,25 @@ def main(
         with frozen_imports():
             command, settings = _prepare(invocation, resumed)
         return anyio.run(partial(_run_until_signal, command, invocation, settings))
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except (Exception, BaseExceptionGroup) as error:
-        status = status_after(error)
-        if not isinstance(error, BridgeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return status
-
-
-def status_after(error: BaseException) -> int:
-    """Write a command's error, and return its exit status; raise what is a bug."""
-    if isinstance(error, BridgeError):
+    except BridgeError as error:
         write_error(error)
         return error.exit_status
-    is_group = isinstance(error, BaseExceptionGroup)
-    if error.split(_CLOSED)[1] is not None if is_group else not isinstance(error, _CLOSED):
-        raise error
-    # It is no error if the reader of our output closed its end.
-    logger.debug("the reader of our output closed its end", exc_info=True)
-    return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (*_CLOSED, BaseExceptionGroup) as error:
+        if not is_closed(error):
+            raise
+        # It is no error if the reader of our output closed its end.
+        logger.debug("the reader of our output closed its end", exc_info=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+
+
+def is_closed(error: BaseException) -> bool:
+    """Return whether an error is only that the reader of our output has gone."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(_CLOSED)[1] is None
+    return isinstance(error, _CLOSED)
 
 
 def _prepare(
@@ -142,31 +141,28 @@ def frozen_imports() -> Iterator[None]:
 
 
 def _set_up_logging(settings: Settings, *, serving: bool) -> None:
-    handler, level = terminal_handler(settings, sys.stderr, brief=not serving)
+    handler = log_handler(settings, sys.stderr, brief=not serving)
+    level = logging.getLevelName(handler.level)
     logging.basicConfig(level=level, handlers=[handler])
-    warn_of_settings(settings)
+    for line in (*unknown_variables(settings.environ), *settings.notes):
+        logger.warning("%s", line)
     if not serving and level == "WARNING":
         # Building an image takes minutes, so its progress is shown in scripts too.
+        handler.setLevel("INFO")
         logging.getLogger("bridge.sandbox.container.backend.progress").setLevel("INFO")
     for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
 
-def terminal_handler(
-    settings: Settings, stream: TextIO, *, brief: bool
-) -> tuple[logging.Handler, str]:
-    """Return a handler for the log on stderr, and the least level that it shows."""
+def log_handler(settings: Settings, stream: TextIO, *, brief: bool) -> logging.Handler:
+    """Return a handler that shows the log on a stream; a `brief` one shows warnings."""
     level, line = settings.log_level, "%(asctime)s %(levelname)s %(name)s: %(message)s"
     if brief and level in ("INFO", "WARNING"):
         # At a terminal, progress lines would hide the command's own output.
         level, line = "WARNING", "%(level)s: %(message)s"
     handler = TerminalHandler(stream)
+    handler.setLevel(level)
     in_json = settings.log_format == "json"
     handler.setFormatter(JsonLines() if in_json else logging.Formatter(line))
     handler.addFilter(RepeatedLines())
-    return handler, level
-
-
-def warn_of_settings(settings: Settings) -> None:
-    for line in (*unknown_variables(settings.environ), *settings.notes):
-        logger.warning("%s", line)
+    return handler

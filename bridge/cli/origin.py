@@ -7,50 +7,48 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    import logging
+
     from bridge.cli.output import StatusLine
     from bridge.runs.engine import SharedParts
 
 
 @dataclass(eq=False)
 class Origin:
-    """Where a command comes from.
+    """Where a command comes from; by default this process.
 
     Attributes:
-        streams: Its stdin, stdout and stderr; by default this process's.
         cwd: Its working directory; empty for this process's.
+        streams: Its stdin, stdout and stderr; none for this process's.
+        handlers: Show its log; none for this process's.
         shared: The parts of the background bridge that executes the command.
     """
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    streams: tuple[TextIO, TextIO, TextIO] | None = None
     cwd: str = ""
+    streams: Sequence[TextIO] = ()
+    handlers: Sequence[logging.Handler] = ()
     shared: SharedParts | None = None
     status_line: StatusLine | None = None
 
 
-ORIGIN: ContextVar[Origin] = ContextVar("origin", default=Origin())
+ORIGIN: ContextVar[Origin] = ContextVar("origin", default=Origin())  # noqa: B039
 
 
-def stdin() -> TextIO:
-    streams = ORIGIN.get().streams
-    return sys.stdin if streams is None else streams[0]
+def _stream(number: int) -> TextIO:
+    return (ORIGIN.get().streams or (sys.stdin, sys.stdout, sys.stderr))[number]
 
 
-def stdout() -> TextIO:
-    streams = ORIGIN.get().streams
-    return sys.stdout if streams is None else streams[1]
-
-
-def stderr() -> TextIO:
-    streams = ORIGIN.get().streams
-    return sys.stderr if streams is None else streams[2]
+stdin, stdout, stderr = (partial(_stream, number) for number in range(3))
 
 
 def path_of(word: str | Path) -> Path:
@@ -59,14 +57,8 @@ def path_of(word: str | Path) -> Path:
 
 
 def columns_of(stream: TextIO) -> int:
-    """Return the width of a stream's terminal, as `shutil.get_terminal_size` finds that of stdout."""
-    for find in (
-        lambda: int(ORIGIN.get().environ.get("COLUMNS", "")),
-        lambda: os.get_terminal_size(stream.fileno()).columns,
-    ):
-        try:
-            if (columns := find()) > 0:
-                return columns
-        except (OSError, ValueError):
-            pass
+    """Return the width of a stream's terminal."""
+    with suppress(OSError, ValueError):
+        columns = int(ORIGIN.get().environ.get("COLUMNS") or 0)
+        return columns or os.get_terminal_size(stream.fileno()).columns or 80
     return 80

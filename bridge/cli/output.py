@@ -21,7 +21,6 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -154,10 +153,8 @@ async def open_engine(settings: Settings, *, patient: bool = False) -> AsyncIter
         with waiting("finding servers and a sandbox"):
             from bridge.runs import open_engine as opened
 
-            origin = ORIGIN.get()
-            opening = opened(
-                settings, patient=patient, cwd=origin.cwd or None, shared=origin.shared
-            )
+            cwd, shared = ORIGIN.get().cwd or None, ORIGIN.get().shared
+            opening = opened(settings, patient=patient, cwd=cwd, shared=shared)
             engine = await stack.enter_async_context(opening)
         yield engine
 
@@ -335,23 +332,18 @@ class TerminalHandler(logging.StreamHandler[TextIO]):
 
 @contextmanager
 def hold_logs() -> Iterator[None]:
-    origin, held = ORIGIN.get(), list[tuple[logging.Handler, logging.LogRecord]]()
-
-    def hold(handler: logging.Handler, record: logging.LogRecord) -> bool:
-        if own := ORIGIN.get() is origin:
-            held.append((handler, record))
-        return not own
-
-    filters = [(handler, partial(hold, handler)) for handler in logging.getLogger().handlers]
-    for handler, function in filters:
-        handler.addFilter(function)
+    handlers = ORIGIN.get().handlers or logging.getLogger().handlers
+    holding = [(handler, list[logging.LogRecord]()) for handler in handlers]
+    for handler, held in holding:
+        # `append` returns None, so the filter drops the record.
+        handler.addFilter(held.append)  # type: ignore[arg-type]
     try:
         yield
     finally:
-        for handler, function in filters:
-            handler.removeFilter(function)
-        for handler, record in held:
-            handler.handle(record)
+        for handler, held in holding:
+            handler.removeFilter(held.append)  # type: ignore[arg-type]
+            for record in held:
+                handler.handle(record)
 
 
 class JsonLines(logging.Formatter):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -56,7 +57,7 @@ async def run_program(
 ) -> int:
     """Run a program; its stdout, stderr and exit status become the command's own."""
     try:
-        if words["file"] == "-" and words["code"] is None:
+        if words.get("file") == "-" and words.get("code") is None:
             words["piped"] = await _read_stdin()
         request = await anyio.to_thread.run_sync(partial(request_of, **words))
         directory = None if out is None else check_out(out)
@@ -276,27 +277,19 @@ def request_of(
 
 
 async def _read_stdin() -> bytes:
-    """Return a program from stdin; a reader in a thread could not be cancelled."""
-    reader, data = input_of(stdin().fileno()), b""
-    try:
+    # A read in a thread could not be cancelled.
+    with closing(input_of(stdin().fileno())) as reader:
+        data = b""
         while len(data) <= MAX_CODE_BYTES and (piece := await reader.read()):
             data += piece
-    finally:
-        reader.close()
-    return data
+        return data
 
 
 def read_program(file: str, piped: bytes | None = None) -> str:
-    """Return a program's text, from a file or stdin.
-
-    Args:
-        piped: What was read from stdin before.
-    """
+    """Return a program's text; `piped` is what was read from stdin."""
     try:
-        if piped is not None:
-            data = piped
-        elif file == "-":
-            data = stdin().buffer.read(MAX_CODE_BYTES + 1)
+        if file == "-":
+            data = stdin().buffer.read(MAX_CODE_BYTES + 1) if piped is None else piped
         else:
             with path_of(file).open("rb") as stream:
                 data = stream.read(MAX_CODE_BYTES + 1)
