@@ -113,7 +113,7 @@ def person(home: Path, **variables: str) -> Iterator[Person]:
         for number in somebody.bridges():
             os.kill(number, signal.SIGCONT)
             os.kill(number, signal.SIGTERM)
-        wait_for(lambda: not somebody.bridges())
+        wait_for(lambda: not somebody.processes("bridge.background"))
         # pytest shows it for a test that fails.
         print(somebody.log())
 
