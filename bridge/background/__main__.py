@@ -14,9 +14,8 @@ from bridge.background.commands import LOG_NAME
 from bridge.background.host import Host
 from bridge.background.place import Place, place_for
 from bridge.cli.line import simple_invocation
-from bridge.cli.main import frozen_imports
+from bridge.cli.main import begin_log, frozen_imports
 from bridge.cli.origin import ORIGIN
-from bridge.cli.output import JsonLines, RepeatedLines
 from bridge.event_loop import background_task
 from bridge.runs.engine import SharedParts
 from bridge.sandbox.selection import select_present
@@ -37,16 +36,9 @@ def main(lock: int, words: list[str]) -> None:
 def _log_to_file(settings: Settings) -> None:
     path = settings.state_dir / LOG_NAME
     handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=2, encoding="utf-8")
-    line = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if settings.log_format == "json" else line)
-    handler.addFilter(RepeatedLines())
     # A command's log is its caller's.
     handler.addFilter(lambda _: ORIGIN.get().shared is None)
-    logging.basicConfig(level=settings.log_level, handlers=[handler])
-    for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
-        logging.getLogger(noisy).setLevel(
-            max(logging.WARNING, logging.getLevelName(settings.log_level))
-        )
+    begin_log(handler, settings)
 
 
 async def _serve(settings: Settings, place: Place, lock: int) -> None:

@@ -19,9 +19,9 @@ import anyio.to_thread
 
 from bridge.background.link import Link
 from bridge.cli.line import handler_of, with_default
-from bridge.cli.main import INTERRUPTED, is_closed, log_handler
+from bridge.cli.main import INTERRUPTED, format_log, is_closed
 from bridge.cli.origin import ORIGIN, Origin, stderr
-from bridge.cli.output import write_error
+from bridge.cli.output import TerminalHandler, write_error
 from bridge.errors import BridgeError
 from bridge.event_loop import background_task
 from bridge.runs.engine import SharedParts
@@ -31,9 +31,6 @@ HANDLERS = (
     *("run:run_program", "servers:servers", "servers:tools", "policy:explain"),
     *("records:list_runs", "records:show_run", "records:list_sessions"),
 )
-
-OF_ONE_CLIENT = ("max_timeout", "guard", "preflight", "sources", "output_mode", "structured")
-"""Settings that the parts shared by clients do not depend on."""
 
 PIECE_BYTES = 64 * 1024  # The capacity of a pipe.
 
@@ -98,7 +95,7 @@ async def execute(
     found = None
     with suppress(BridgeError):
         # In a thread, since the first one imports for a second.
-        found = await anyio.to_thread.run_sync(_read, said, parts.settings)
+        found = await anyio.to_thread.run_sync(_read, said)
     if found is None:
         # Its own process executes it, or explains the mistake.
         link.tell(refused="")
@@ -114,7 +111,8 @@ async def execute(
         io.TextIOWrapper(each, "utf-8", write_through=True)  # type: ignore[type-var]
         for each in outputs
     )
-    handler = log_handler(settings, err, brief=True)
+    handler = TerminalHandler(err)
+    handler.setLevel(format_log(handler, settings, brief=True))
     origin = Origin(said["environ"], said["cwd"], (source, out, err), (handler,), parts)
     handler.addFilter(lambda _: ORIGIN.get() is origin)
     ORIGIN.set(origin)
@@ -145,16 +143,14 @@ async def execute(
 Command = Callable[[], Awaitable[int]]
 
 
-def _read(said: Mapping[str, Any], own: Settings) -> tuple[Command, Settings] | None:
+def _read(said: Mapping[str, Any]) -> tuple[Command, Settings] | None:
     from bridge.cli.app import read_words
 
     invocation = read_words(with_default(said["words"]))
-    if isinstance(invocation, int) or invocation.handler not in HANDLERS:
+    # Flags of settings are not those of the parts that clients share.
+    if isinstance(invocation, int) or invocation.flags or invocation.handler not in HANDLERS:
         return None
-    settings = load(invocation.flags, said["environ"])
-    others = invocation.flags.keys() - OF_ONE_CLIENT
-    if any(getattr(settings, name) != getattr(own, name) for name in others):
-        return None
+    settings = load({}, said["environ"])
     prepare_state(settings)
     return partial(handler_of(invocation.handler), settings, **invocation.arguments), settings
 

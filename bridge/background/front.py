@@ -219,8 +219,8 @@ def follow(link: socket.socket) -> int:
         return 128 + received[0]
     if said:
         return int(json.loads(said)["status"])
-    print("error: The background bridge has ended before the command.", file=sys.stderr)  # noqa: T201
-    print("hint: `mcp-code-bridge runs` shows what a run had called.", file=sys.stderr)  # noqa: T201
+    text = "error: The background bridge has ended before the command.\n"
+    sys.stderr.write(f"{text}hint: `mcp-code-bridge runs` shows what a run had called.\n")
     return 1
 
 

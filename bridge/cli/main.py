@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TextIO
+from typing import Any
 
 import anyio
 
@@ -141,28 +141,29 @@ def frozen_imports() -> Iterator[None]:
 
 
 def _set_up_logging(settings: Settings, *, serving: bool) -> None:
-    handler = log_handler(settings, sys.stderr, brief=not serving)
-    level = logging.getLevelName(handler.level)
-    logging.basicConfig(level=level, handlers=[handler])
+    level = begin_log(TerminalHandler(sys.stderr), settings, brief=not serving)
     for line in (*unknown_variables(settings.environ), *settings.notes):
         logger.warning("%s", line)
     if not serving and level == "WARNING":
         # Building an image takes minutes, so its progress is shown in scripts too.
-        handler.setLevel("INFO")
         logging.getLogger("bridge.sandbox.container.backend.progress").setLevel("INFO")
+
+
+def begin_log(handler: logging.Handler, settings: Settings, *, brief: bool = False) -> str:
+    """Have a handler write this process's log; return its level."""
+    level = format_log(handler, settings, brief=brief)
+    logging.basicConfig(level=level, handlers=[handler])
     for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+    return level
 
 
-def log_handler(settings: Settings, stream: TextIO, *, brief: bool) -> logging.Handler:
-    """Return a handler that shows the log on a stream; a `brief` one shows warnings."""
+def format_log(handler: logging.Handler, settings: Settings, *, brief: bool) -> str:
     level, line = settings.log_level, "%(asctime)s %(levelname)s %(name)s: %(message)s"
     if brief and level in ("INFO", "WARNING"):
         # At a terminal, progress lines would hide the command's own output.
         level, line = "WARNING", "%(level)s: %(message)s"
-    handler = TerminalHandler(stream)
-    handler.setLevel(level)
     in_json = settings.log_format == "json"
     handler.setFormatter(JsonLines() if in_json else logging.Formatter(line))
     handler.addFilter(RepeatedLines())
-    return handler
+    return level

@@ -13,6 +13,7 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import pytest
 
@@ -32,21 +33,27 @@ def client(user: Person) -> Iterator[Client]:
         yield client
 
 
-def begin(user: Person, *words: str, **options: object) -> subprocess.Popen[str]:
-    given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(
-        [sys.executable, "-m", "bridge", *words],
-        **{"env": user.environ, "cwd": user.home / "project", "text": True, **given, **options},
-    )  # type: ignore[call-overload, no-any-return]
+def begin(user: Person, *words: str, **options: Any) -> subprocess.Popen[str]:
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    given = {"stdin": subprocess.DEVNULL, "env": user.environ, "cwd": user.home / "project"}
+    command = [sys.executable, "-m", "bridge", *words]
+    return subprocess.Popen(command, **{**pipes, **given, **options})
+
+
+def hold(user: Person) -> subprocess.Popen[str]:
+    """Return a command whose call of a server does not end."""
+    command = begin(user, "run", "-c", HOLD)
+    wait_for(lambda: "slow" in [each["tool"] for each in user.calls])
+    return command
 
 
 @contextmanager
 def at_terminal(
-    user: Person, *words: str, columns: int = 80, **environ: str
+    user: Person, *words: str, **environ: str
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Yield a command at a terminal of its own, and the user's end of the terminal."""
     typist, line = pty.openpty()
-    fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     command = begin(
         user,
         *words,
@@ -71,12 +78,6 @@ def shown(typist: int, end: str = "") -> str:
         while not end or end.encode() not in text:
             text += os.read(typist, 65536)
     return text.decode()
-
-
-def is_executed_by_bridge(user: Person, *words: str) -> bool:
-    done = user.command(*words, PYTHONPROFILEIMPORTTIME="1")
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    return not imported & {"anyio", "typer", "mcp", "asyncio"}
 
 
 @pytest.mark.parametrize(
@@ -110,13 +111,22 @@ def test_output_and_status_are_those_of_the_command_alone(
     assert (here.returncode, alone.returncode) == (status, status)
 
 
-def test_the_front_of_a_command_imports_little(user: Person, client: Client) -> None:
-    for words in (["run", "-c", "1"], ["tools"], ["servers"], ["sessions"], ["runs"]):
-        assert is_executed_by_bridge(user, *words), words
-    assert is_executed_by_bridge(user, "policy", "explain", "keeper", "write_note")
-    # The shared sandboxes have other limits, and a descriptor is a process's own.
-    assert not is_executed_by_bridge(user, "run", "-c", "1", "--memory", "300m")
-    assert not is_executed_by_bridge(user, "run", "/dev/null")
+@pytest.mark.parametrize(
+    ("line", "by_bridge"),
+    [
+        *((line, True) for line in ("run -c 1", "tools", "servers", "sessions", "runs")),
+        ("policy explain keeper write_note", True),
+        # The shared sandboxes have other limits, and a descriptor is a process's own.
+        ("run -c 1 --memory 300m", False),
+        ("run /dev/null", False),
+    ],
+)
+def test_the_front_of_a_command_imports_little(
+    user: Person, client: Client, line: str, by_bridge: bool
+) -> None:
+    done = user.command(*line.split(), PYTHONPROFILEIMPORTTIME="1")
+    imported = {each.rpartition("|")[2].strip() for each in done.stderr.splitlines()}
+    assert imported.isdisjoint({"anyio", "typer", "mcp", "asyncio"}) == by_bridge
 
 
 def test_a_command_starts_no_bridge(user: Person) -> None:
@@ -163,7 +173,7 @@ def test_a_table_fits_the_commands_terminal(
 ) -> None:
     tables = []
     for more in ({}, OFF):
-        with at_terminal(user, "runs", columns=60, **environ, **more) as (_, typist):
+        with at_terminal(user, "runs", **environ, **more) as (_, typist):
             tables.append(shown(typist))
     # The status line depends on the time.
     here, alone = (text.rpartition("RUN")[2] for text in tables)
@@ -180,18 +190,13 @@ def test_ctrl_c_cancels_the_command_alone(user: Person, client: Client) -> None:
     assert user.status()["runs"] == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_cancels_the_command(user: Person, client: Client, number: int) -> None:
-    with begin(user, "run", "-c", HOLD) as command:
-        wait_for(lambda: "slow" in [each["tool"] for each in user.calls])
+@pytest.mark.parametrize(("number", "status"), [(15, 128 + 15), (1, 128 + 1), (9, -9)])
+def test_a_command_that_gets_a_signal_ends(
+    user: Person, client: Client, number: int, status: int
+) -> None:
+    with hold(user) as command:
         command.send_signal(number)
-        assert command.wait(PATIENCE) == 128 + number
-
-
-def test_a_command_whose_front_is_killed_ends(user: Person, client: Client) -> None:
-    with begin(user, "run", "-c", HOLD) as command:
-        wait_for(lambda: "slow" in [each["tool"] for each in user.calls])
-        command.kill()
+        assert command.wait(PATIENCE) == status
     wait_for(lambda: user.status()["runs"] == 0)
 
 
@@ -220,8 +225,7 @@ def test_output_of_commands_at_one_moment_does_not_mix(user: Person, client: Cli
 
 
 def test_a_command_whose_bridge_is_killed_says_so(user: Person, client: Client) -> None:
-    with begin(user, "run", "-c", HOLD) as command:
-        wait_for(lambda: "slow" in [each["tool"] for each in user.calls])
+    with hold(user) as command:
         os.kill(user.bridges()[0], signal.SIGKILL)
         _, told = command.communicate(timeout=PATIENCE)
         assert command.returncode == 1
