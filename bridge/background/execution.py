@@ -112,9 +112,9 @@ async def execute(
         for each in outputs
     )
     handler = TerminalHandler(err)
-    handler.setLevel(format_log(handler, settings, brief=True))
     origin = Origin(said["environ"], said["cwd"], (source, out, err), (handler,), parts)
     handler.addFilter(lambda _: ORIGIN.get() is origin)
+    handler.setLevel(format_log(handler, settings, brief=True))
     ORIGIN.set(origin)
     status, scope = INTERRUPTED, anyio.CancelScope()
 

@@ -58,7 +58,6 @@ def path_of(word: str | Path) -> Path:
 
 def columns_of(stream: TextIO) -> int:
     """Return the width of a stream's terminal."""
-    with suppress(OSError, ValueError):
-        columns = int(ORIGIN.get().environ.get("COLUMNS") or 0)
-        return columns or os.get_terminal_size(stream.fileno()).columns or 80
+    with suppress(OSError):
+        return os.get_terminal_size(stream.fileno()).columns or 80
     return 80

@@ -395,7 +395,10 @@ class RepeatedLines(logging.Filter):
 
 def terminal_width() -> int | None:
     """Return the columns of stdout's terminal; None if stdout is no terminal."""
-    return max(columns_of(stdout()), 40) if stdout().isatty() else None
+    if not stdout().isatty():
+        return None
+    columns = ORIGIN.get().environ.get("COLUMNS", "")
+    return max(int(columns) if columns.isdigit() else columns_of(stdout()), 40)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()) -> str:
