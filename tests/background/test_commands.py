@@ -159,9 +159,9 @@ def test_a_user_at_a_terminal_is_asked_and_approves(user: Person) -> None:
     with user.client() as client, ExitStack() as stack:
         client.initialize()
         command, typist = stack.enter_context(at_terminal(user, "run", "-c", code))
-        question = shown(typist, ": ")
+        question = shown(typist, "brackets): ")
         assert "Approval needed" in question
-        os.write(typist, b"yes\n")
+        os.write(typist, b"call\n")
         assert "written" in shown(typist)
         assert command.wait(PATIENCE) == 0
     assert [each["tool"] for each in user.calls] == ["write_note"]
