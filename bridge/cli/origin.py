@@ -57,7 +57,7 @@ def path_of(word: str | Path) -> Path:
 
 
 def columns_of(stream: TextIO) -> int:
-    """Return the width of a stream's terminal."""
+    """Return the width of a stream's terminal; 0 for a terminal without one."""
     with suppress(OSError):
-        return os.get_terminal_size(stream.fileno()).columns or 80
+        return os.get_terminal_size(stream.fileno()).columns
     return 80

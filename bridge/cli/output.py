@@ -91,7 +91,9 @@ class StatusLine:
         self._spinner = Spinner("dots" if self._unicode else "line")
         self._live = Live(
             get_renderable=self._line,
-            console=Console(file=writer, width=columns_of(writer), _environ=ORIGIN.get().environ),
+            console=Console(
+                file=writer, width=columns_of(writer) or None, _environ=ORIGIN.get().environ
+            ),
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -398,7 +400,7 @@ def terminal_width() -> int | None:
     if not stdout().isatty():
         return None
     columns = ORIGIN.get().environ.get("COLUMNS", "")
-    return max(int(columns) if columns.isdigit() else columns_of(stdout()), 40)
+    return max(int(columns) if columns.isdigit() else columns_of(stdout()) or 80, 40)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()) -> str:
