@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from bridge.background.place import Place, UnavailableError, place_for
+from bridge.background.place import Place, UnavailableError, directory_of, place_for
 
 TYPE_CHECKING = False  # `typing` takes longer than the rest.
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def main() -> int:
     """Attach to the background bridge, or do the command in this process."""
     words, resumed = sys.argv[1:], None
     try:
-        if serves(words) and os.environ.get("MCP_BRIDGE_BACKGROUND") != "off":
+        if os.environ.get("MCP_BRIDGE_BACKGROUND") == "off":
+            pass
+        elif serves(words):
             front = Front(words)
             try:
                 return front.serve()
@@ -51,6 +53,8 @@ def main() -> int:
                 if str(error):
                     print(f"mcp-code-bridge serves alone: {error}.", file=sys.stderr)  # noqa: T201
                 resumed = front.session(), front.pending
+        elif words[:1] and words[0] in COMMANDS and (status := execute(words)) is not None:
+            return status
     except KeyboardInterrupt:
         return 130
     from bridge.cli.main import main as main_alone
@@ -174,6 +178,57 @@ class Front:
             self._open.pop(said["ended"], None)
             self._lost = 0
         self._status = said.get("status", self._status)
+
+
+def execute(words: Sequence[str]) -> int | None:
+    """Let a running bridge execute a command, and return its exit status; None if it does not."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if any(each is None or each.encoding != "utf-8" for each in streams):
+        return None
+    # Such a path means something else in each process.
+    if any("/dev/" in word or "/proc/" in word for word in words):
+        return None
+    try:
+        # A command in the background must not use its terminal.
+        if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
+            return None
+        if not os.path.exists(directory_of(os.environ)):  # noqa: PTH110
+            return None
+        place = place_for((), os.environ)
+        link = connect(place, {"command": True, **described(place, words)}, (0, 1, 2))
+    except (UnavailableError, OSError):
+        return None
+    return None if link is None else follow(link)
+
+
+def follow(link: socket.socket) -> int:
+    """Wait until a command has ended; a signal cancels it. Return its exit status."""
+    received: list[int] = []
+
+    def cancel(number: int, _: object) -> None:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        link.shutdown(socket.SHUT_WR)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, cancel)
+    # The bridge would use the terminal while this process is stopped.
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    said = b""
+    try:
+        link.sendall(b"L1\n.")
+        while not said.endswith(b"\n") and (data := link.recv(PIECE_BYTES)):
+            said += data
+    except OSError:
+        pass
+    if received:
+        return 128 + received[0]
+    if said:
+        return int(json.loads(said)["status"])
+    text = "error: The background bridge has ended before the command.\n"
+    sys.stderr.write(f"{text}hint: `mcp-code-bridge runs` shows what a run had called.\n")
+    return 1
 
 
 def described(place: Place, words: Sequence[str]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.atomic_files import replace_file
+from bridge.background.execution import execute
 from bridge.background.front import ANSWER_SECONDS, require_own_peer
 from bridge.background.link import Link
 from bridge.background.place import Place, UnavailableError, places, process_start, remove_dead
@@ -126,6 +127,9 @@ class Host:
                 return
             if said.get("identity") not in (None, self._place.identity):
                 link.tell(refused="the bridge in its place has other settings")
+            elif "command" in said:
+                self._clients[link] = {"cwd": said["cwd"], "since": utc_text(time.time())}
+                await execute(link, said, descriptors, self._parts)
             elif "serve" in said:
                 await self._serve_client(link, said, descriptors[0])
             else:

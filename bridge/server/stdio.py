@@ -44,7 +44,7 @@ from mcp_types.jsonrpc import (
 )
 from pydantic import ValidationError
 
-from bridge.descriptor_reader import Reader
+from bridge.descriptor_reader import input_of
 from bridge.errors import BridgeError
 from bridge.event_loop import LARGE, offload
 from bridge.gate.audit.reading import about
@@ -346,23 +346,6 @@ class InputReader(Protocol):
     async def read(self) -> bytes: ...
 
     def close(self) -> None: ...
-
-
-def input_of(fd: int) -> Reader:
-    """Return a reader of a descriptor that may block."""
-    return Reader(fd, partial(_read_available, fd))
-
-
-def _read_available(fd: int) -> bytes | None:
-    """Return the available bytes, even of a descriptor that may block; None for none yet.
-
-    Regular files and the null device, which no event loop can watch, are always readable.
-    """
-    if not select.select((fd,), (), (), 0)[0]:
-        return None
-    with suppress(BlockingIOError):
-        return os.read(fd, 64 * 1024)  # The capacity of a pipe.
-    return None
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCNotification
 
+from bridge.descriptor_reader import input_of
 from bridge.server.content import RECORD_KEY
-from bridge.server.stdio import MAX_MESSAGE_BYTES, StdinMessages, StdoutMessages, input_of
+from bridge.server.stdio import MAX_MESSAGE_BYTES, StdinMessages, StdoutMessages
 from bridge.upstream.framing import MAX_VALUES
 from tests.server.pipe_rig import hello
 
