@@ -42,6 +42,9 @@ COMMANDS = ("run", "tools", "servers", "sessions", "runs", "policy")
 def main() -> int:
     """Attach to the background bridge, or do the command in this process."""
     words, resumed = sys.argv[1:], None
+    if os.access(usual := f"/run/user/{os.getuid()}", os.W_OK):
+        # Codex passes only a few variables on.
+        os.environ.setdefault("XDG_RUNTIME_DIR", usual)
     try:
         if serves(words) and os.environ.get("MCP_BRIDGE_BACKGROUND") != "off":
             front = Front(words)
@@ -103,7 +106,7 @@ class Front:
                 if self._ended:
                     self._put(b"E", b"")
             try:
-                self._copy(self._link)
+                self._copy(place, self._link)
             except OSError:
                 self._link.close()
                 self._link = None
@@ -125,13 +128,21 @@ class Front:
     def _put(self, kind: bytes, data: bytes | bytearray) -> None:
         self._outgoing += b"%s%d\n" % (kind, len(data)) + data
 
-    def _copy(self, link: socket.socket) -> None:
+    def _copy(self, place: Place, link: socket.socket) -> None:
         """Copy what is ready. Raises `OSError` when the bridge has gone."""
         reads = [link.fileno()]
         # A client that sends faster than the bridge reads has to wait.
         if not self._ended and len(self._outgoing) < PIECE_BYTES:
             reads.append(0)
-        readable, writable, _ = select.select(reads, [link] if self._outgoing else [], [])
+        # A bridge that has something to do may hang.
+        patience = ATTEMPT_SECONDS if self._open or self._pending else None
+        writes = [link] if self._outgoing else []
+        readable, writable, _ = select.select(reads, writes, [], patience)
+        if not (readable or writable):
+            try:
+                connect(place, {}, [], dict).close()
+            except TimeoutError:
+                replace_hung(place)
         if link.fileno() in readable:
             self._read(link)
         if writable:
