@@ -140,7 +140,7 @@ class Front:
         readable, writable, _ = select.select(reads, writes, [], patience)
         if not (readable or writable):
             try:
-                connect(place, {}, [], dict).close()
+                ask(place)
             except TimeoutError:
                 replace_hung(place)
         if link.fileno() in readable:
@@ -200,7 +200,7 @@ def attach(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> so
     Raises:
         UnavailableError: There is no bridge, and none could be started.
     """
-    started = False
+    started = hung = False
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -208,7 +208,10 @@ def attach(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> so
                 return link
             lock = place.hold_lock()
         except TimeoutError:
-            replace_hung(place)
+            if not replace_hung(place) and hung:
+                message = "a process that is not known holds its place and does not answer"
+                raise UnavailableError(message) from None
+            hung = True
             continue
         except OSError as error:
             raise UnavailableError(f"{place.directory}: {error.strerror or error}") from error
@@ -266,6 +269,14 @@ def connect(
     return link
 
 
+def ask(place: Place, **wish: bool) -> dict[str, Any]:
+    """Return a bridge's report; empty if none listens there. Blocks for 2 s at most."""
+    said: dict[str, Any] = {}
+    if (link := connect(place, wish, [], said.update)) is not None:
+        link.close()
+    return said
+
+
 def require_own_peer(link: socket.socket) -> None:
     """Raise if another user's process listens. Root may connect to anyone's."""
     if sys.platform == "linux":
@@ -300,16 +311,22 @@ def start(place: Place, words: Sequence[str], lock: int) -> None:
         os._exit(1)
 
 
-def replace_hung(place: Place) -> None:
-    """End a bridge that listens and does not answer, if the recorded process is certainly it."""
+def replace_hung(place: Place) -> bool:
+    """End a bridge that does not answer; return False if the recorded process is not certainly it.
+
+    Another front may have just ended it.
+    """
     number = place.process()
     if number is None:
-        raise UnavailableError("a process that is not known holds its place and does not answer")
+        return False
     for kind in (signal.SIGTERM, signal.SIGKILL):
-        os.kill(number, kind)
+        try:
+            os.kill(number, kind)
+        except ProcessLookupError:
+            return True
         until = time.monotonic() + STOP_SECONDS
         while time.monotonic() < until:
             if place.process() != number:
-                return
+                return True
             time.sleep(0.02)
     raise UnavailableError(f"process {number} hangs and cannot be ended")

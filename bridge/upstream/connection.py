@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -228,6 +228,10 @@ class Connection:
     def asks(self) -> bool:
         """Whether the server has asked a client something, other than its roots."""
         return self._callers.have_been_asked
+
+    def belongs_to(self, client: Hashable) -> bool:
+        """Whether the server has asked this client, or serves no other one."""
+        return len(self.servers) == 1 or self._callers.asked == client
 
     @property
     def modern(self) -> bool:

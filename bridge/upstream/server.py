@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -150,6 +150,7 @@ class UpstreamServer:
         self._sharing = anyio.Lock()
         self._connection: Connection | None = None
         self._agrees: Connection | None = None  # Its server has this client's roots.
+        self._client: Hashable = None  # The one whose runs call it.
         self._closed = False
         self._connections_made = 0
         self._connection_number = 0
@@ -386,6 +387,8 @@ class UpstreamServer:
             async with self._permitting:
                 if not self._is_up():
                     await self._pool.admission.permit(self.spec)
+        if caller := current_caller():
+            self._client = caller.client
         connection = self._current()
         if share_roots:
             connection = await self._with_own_roots(connection)
@@ -458,8 +461,8 @@ class UpstreamServer:
         return connection
 
     def _must_leave(self, connection: Connection) -> bool:
-        """Whether the server has asked something: then it serves its first client alone."""
-        return connection.asks and next(iter(connection.servers)) is not self
+        """Whether the server has asked another client, and so serves that one alone."""
+        return connection.asks and not connection.belongs_to(self._client)
 
     def _leave(self, connection: Connection) -> None:
         """Leave a connection to its other clients, and use a process of this client's own."""

@@ -110,10 +110,11 @@ def person(home: Path, **variables: str) -> Iterator[Person]:
     try:
         yield somebody
     finally:
-        for number in somebody.bridges():
+        for number in (numbers := somebody.bridges()):
             os.kill(number, signal.SIGCONT)
             os.kill(number, signal.SIGTERM)
-        wait_for(lambda: not somebody.bridges())
+        # It still writes when its place is free again.
+        wait_for(lambda: not any(Path(f"/proc/{number}/cwd").exists() for number in numbers))
         # pytest shows it for a test that fails.
         print(somebody.log())
 

@@ -93,7 +93,7 @@ class Soak:
                 time.sleep(0.1)
                 continue
             try:
-                with self._user.client(**({"TEAM": "b"} if chance.random() < 0.2 else {})) as one:
+                with self._user.client(None, TEAM=chance.choice("aaab")) as one:
                     self._use(one.initialize(), number, chance)
             except Exception as error:
                 self.complain(f"client {number}: {error!r}")
@@ -212,7 +212,7 @@ def measured(number: int) -> dict[str, int]:
     memory = re.search(r"^Pss: +(\d+)", (process / "smaps_rollup").read_text(), re.MULTILINE)
     return {
         "pid": number,
-        "descriptors": len(os.listdir(process / "fd")),
+        "descriptors": len(list((process / "fd").iterdir())),
         "children": len(children),
         "memory": int(memory[1]) * 1024 if memory else 0,
     }
