@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -475,10 +475,11 @@ class UpstreamServer:
         if not several or connection.given_roots is None or caller is None:
             return connection
         if self._agrees is not connection:
-            roots: object = []
+            roots: Json = []
             with suppress(CannotAskError):
                 roots = (await caller.ask(self.spec.name, "roots/list", {})).get("roots", [])
-            if roots != connection.given_roots:
+            # Clients name equal directories differently.
+            if _addresses(roots) != _addresses(connection.given_roots):
                 self._leave(connection)
                 return self._current()
             self._agrees = connection
@@ -498,6 +499,10 @@ class UpstreamServer:
         if isinstance(failure, ToolCallError):
             failure.by_tool = False
         return failure
+
+
+def _addresses(roots: Iterable[Json]) -> list[Json]:
+    return [root.get("uri") if isinstance(root, Mapping) else root for root in roots]
 
 
 def _server_info(connection: Connection) -> dict[str, str]:
