@@ -34,7 +34,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from bridge import __version__
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
 from bridge.event_loop import current_time
-from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec, Share
+from bridge.model import MEBIBYTE, ServerSettings, ServerSpec, Share
 from bridge.upstream.client_features import Callers, Roots, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
@@ -174,7 +174,7 @@ class Connection:
     # Exists once the server asked for the client's roots; set after the answer.
     roots_asked: anyio.Event | None = None
     roots_shared = False
-    given_roots: list[Json] | None = None  # None if the server did not ask for them.
+    given_roots: list[str] | None = None  # None if the server did not ask for them.
 
     def __init__(self, spec: ServerSpec, pool: PoolSettings, before: Connection | None) -> None:
         self.spec, self._pool = spec, pool
@@ -514,7 +514,7 @@ class Connection:
         self.roots_shared = found is not None
         found = found or types.ListRootsResult(roots=[])
         self.rootless = not found.roots
-        self.given_roots = found.model_dump(by_alias=True, mode="json", exclude_none=True)["roots"]
+        self.given_roots = [str(root.uri) for root in found.roots]
         answered.set()
         return found
 

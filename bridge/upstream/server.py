@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +18,8 @@ from typing import Literal, TypeVar, get_args
 
 import anyio
 from mcp import ClientSession, MCPError
-from mcp.types import RootsListChangedNotification
+from mcp.types import ListRootsResult, RootsListChangedNotification
+from pydantic import ValidationError
 
 from bridge.errors import (
     BridgeError,
@@ -149,7 +150,8 @@ class UpstreamServer:
         self._permitting = anyio.Lock()
         self._sharing = anyio.Lock()
         self._connection: Connection | None = None
-        self._agrees: Connection | None = None  # Its server has this client's roots.
+        self._roots: list[str] | None = None  # The client's, once a server asked for them.
+        self._agrees: list[str] | None = None  # What its server got, if equal to them.
         self._client: Hashable = None  # The one whose runs call it.
         self._closed = False
         self._connections_made = 0
@@ -452,7 +454,7 @@ class UpstreamServer:
             lost = before.endpoint.transport == "stdio" and before.uses > before.listings
             if lost and (caller := current_caller()) is not None:
                 caller.note_restart(self.spec.name)
-        connection = self._connections.find(self._share_key)
+        connection = self._connections.find(self._share_key, self._roots)
         if connection is None:
             connection = Connection(self.spec, self._pool, before)
             self._connections.start(connection, self._share_key)
@@ -474,15 +476,18 @@ class UpstreamServer:
         caller, several = current_caller(), len(connection.servers) > 1
         if not several or connection.given_roots is None or caller is None:
             return connection
-        if self._agrees is not connection:
-            roots: Json = []
-            with suppress(CannotAskError):
-                roots = (await caller.ask(self.spec.name, "roots/list", {})).get("roots", [])
+        if self._agrees is not connection.given_roots:
+            found = ListRootsResult(roots=[])
+            with suppress(CannotAskError, ValidationError):
+                answer = await caller.ask(self.spec.name, "roots/list", {})
+                found = ListRootsResult.model_validate(answer, by_name=False)
             # Clients name equal directories differently.
-            if _addresses(roots) != _addresses(connection.given_roots):
-                self._leave(connection)
+            self._roots = [str(root.uri) for root in found.roots]
+            if self._roots != connection.given_roots:
+                self._connections.leave(connection, self, drain=True)
+                self._connection = None
                 return self._current()
-            self._agrees = connection
+            self._agrees = connection.given_roots
         return connection
 
     async def _reconnect(self, failure: UpstreamError) -> UpstreamError:
@@ -499,10 +504,6 @@ class UpstreamServer:
         if isinstance(failure, ToolCallError):
             failure.by_tool = False
         return failure
-
-
-def _addresses(roots: Iterable[Json]) -> list[Json]:
-    return [root.get("uri") if isinstance(root, Mapping) else root for root in roots]
 
 
 def _server_info(connection: Connection) -> dict[str, str]:

@@ -99,10 +99,11 @@ class Connections:
         self._tasks = None
         await self._context.__aexit__(None, None, None)
 
-    def find(self, key: str) -> Connection | None:
-        """Return a connection that another client with this key may use."""
+    def find(self, key: str, roots: list[str] | None) -> Connection | None:
+        """Return a connection that another client with this key, and these roots, may use."""
         found = (each for each, its in self._all.items() if its == key and self.are_shared and key)
-        return next((each for each in found if each.usable and not each.asks), None)
+        usable = (each for each in found if each.usable and not each.asks)
+        return next((each for each in usable if roots in (None, each.given_roots)), None)
 
     def start(self, connection: Connection, key: str) -> None:
         if self._tasks is None:
