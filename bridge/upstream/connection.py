@@ -175,6 +175,7 @@ class Connection:
     roots_asked: anyio.Event | None = None
     roots_shared = False
     given_roots: list[str] | None = None  # None if the server did not ask for them.
+    expected_roots: list[str] | None = None  # Of the client that started it, if known.
 
     def __init__(self, spec: ServerSpec, pool: PoolSettings, before: Connection | None) -> None:
         self.spec, self._pool = spec, pool
@@ -193,6 +194,7 @@ class Connection:
         self.ready = anyio.Event()  # It can be used or has failed.
         self.ended: anyio.Event = anyio.Event()
         self.listing = anyio.Lock()
+        self.sharing = anyio.Lock()  # Held while a client gives its roots.
         self.updates = ResourceUpdates()
         self._login_address = ""
         self._callers = Callers(self.spec.name)

@@ -103,7 +103,10 @@ class Connections:
         """Return a connection that another client with this key, and these roots, may use."""
         found = (each for each, its in self._all.items() if its == key and self.are_shared and key)
         usable = (each for each in found if each.usable and not each.asks)
-        return next((each for each in usable if roots in (None, each.given_roots)), None)
+        return next(
+            (each for each in usable if roots in (None, each.given_roots, each.expected_roots)),
+            None,
+        )
 
     def start(self, connection: Connection, key: str) -> None:
         if self._tasks is None:

@@ -50,14 +50,11 @@ _FORM = {"type": "object", "properties": {"colour": {"type": "string"}}}
 USE = """
 print((await mcp_everything.echo(message={name!r})))
 print(await mcp_files.list_allowed_directories())
-entity = {{"name": {name!r}, "entityType": "client", "observations": []}}
-await mcp_memory.create_entities(entities=[entity])
+print(await mcp_memory.read_graph())
 print(await mcp_git.git_status(path={project!r}))
 thought = {{"thought": {name!r}, "thoughtNumber": 1, "totalThoughts": 1}}
 print(await mcp_thinking.sequentialthinking(**thought, nextThoughtNeeded=False))
 """
-
-READ = "print(await mcp_memory.read_graph())"
 
 LONG = "print(await mcp_everything.trigger_long_running_operation(duration=40, steps=2))"
 
@@ -108,7 +105,6 @@ def steps_of(name: str, project: Path, meet: threading.Barrier) -> dict[str, Ste
 
     return {
         "use": program(USE.format(name=name, project=str(project))),
-        "read": together(program(READ)),
         "long": together(program(LONG)),
         "after": program("print(6 * 7)"),
         "question": together(program(ASK.replace("{}", str(question)))),
@@ -123,7 +119,10 @@ def play_together(user: Person) -> Together:
         for name, path in PACKAGES.items()
     }
     servers["files"]["args"].append(str(project))
-    servers["memory"]["env"] = {"MEMORY_FILE_PATH": str(user.home / "memory.json")}
+    memory = user.home / "memory.json"
+    entity = {"type": "entity", "name": "Ada", "entityType": "person", "observations": []}
+    memory.write_text(json.dumps(entity))
+    servers["memory"]["env"] = {"MEMORY_FILE_PATH": str(memory)}
     servers["inquirer"] = {"command": sys.executable, "args": [str(FAKES / "inquirer.py")]}
     listed = user.home / "behind.json"
     listed.write_text(json.dumps({"mcpServers": servers}))
@@ -132,8 +131,8 @@ def play_together(user: Person) -> Together:
     seen = Together(project)
 
     def look() -> None:
-        if not seen.status:
-            seen.status = user.status()
+        # The last time counts: servers that ask for roots late are shared until the next call.
+        seen.status = user.status()
 
     meet = threading.Barrier(len(CLIENTS), look)
 
@@ -172,12 +171,16 @@ def test_one_bridge_has_one_process_of_each_server_that_may_be_shared(together: 
 
 
 def test_each_client_receives_its_own_results(together: Together, name: str) -> None:
-    assert len(together.received[name]) == 5, together.printed[name][-3000:]
+    assert len(together.received[name]) == 4, together.printed[name][-3000:]
     text = together.received[name]["use"].text
-    for part in (f"Echo: {name}", str(together.project), "isClean", "'thoughtHistoryLength': 1"):
+    for part in (
+        f"Echo: {name}",
+        "Ada",
+        str(together.project),
+        "isClean",
+        "'thoughtHistoryLength': 1",
+    ):
         assert part in text
-    # They share one memory.
-    assert all(client.program in together.received[name]["read"].text for client in CLIENTS)
 
 
 def test_a_call_that_one_client_cancels_goes_on_in_the_others(
