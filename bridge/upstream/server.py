@@ -441,9 +441,10 @@ class UpstreamServer:
 
     def _current(self) -> Connection:
         before = self._connection
-        if before is not None and before.usable and self._must_leave(before):
-            self._leave(before)
-            before = None
+        if before and before.usable and before.asks and not before.belongs_to(self._client):
+            # The server serves the client that it has asked alone.
+            self._connections.leave(before, self, drain=True)
+            self._share_key, before = "", None
         if self._closed:
             raise UpstreamError(
                 f"Server {self.spec.name!r} is closed.",
@@ -472,15 +473,6 @@ class UpstreamServer:
         connection.servers[self] = None
         self._connection = connection
         return connection
-
-    def _must_leave(self, connection: Connection) -> bool:
-        """Whether the server has asked another client, and so serves that one alone."""
-        return connection.asks and not connection.belongs_to(self._client)
-
-    def _leave(self, connection: Connection) -> None:
-        """Leave a connection to its other clients, and use a process of this client's own."""
-        self._connections.leave(connection, self, drain=True)
-        self._share_key, self._connection = "", None
 
     async def _has_own_roots(self, connection: Connection) -> bool:
         """Whether the server has this client's roots, or serves no other client."""

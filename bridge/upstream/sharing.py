@@ -102,11 +102,11 @@ class Connections:
     def find(self, key: str, roots: list[str] | None) -> Connection | None:
         """Return a connection that another client with this key, and these roots, may use."""
         found = (each for each, its in self._all.items() if its == key and self.are_shared and key)
-        usable = (each for each in found if each.usable and not each.asks)
-        return next(
-            (each for each in usable if roots in (None, each.given_roots, each.expected_roots)),
-            None,
-        )
+        for each in found:
+            suits = roots in (None, each.given_roots, each.expected_roots)
+            if suits and each.usable and not each.asks:
+                return each
+        return None
 
     def start(self, connection: Connection, key: str) -> None:
         if self._tasks is None:
