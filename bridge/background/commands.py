@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 
-from bridge.background.front import START_SECONDS, connect
+from bridge.background.front import START_SECONDS, ask
 from bridge.background.place import (
     Place,
     UnavailableError,
@@ -74,14 +74,6 @@ def running(environ: Mapping[str, str], state: str = "") -> list[dict[str, Any]]
             if said := ask(place):
                 found.append(said)
     return found
-
-
-def ask(place: Place, **wish: bool) -> dict[str, Any]:
-    """Return a bridge's report; empty if none listens there. Blocks for 2 s at most."""
-    said: dict[str, Any] = {}
-    if (link := connect(place, wish, [], said.update)) is not None:
-        link.close()
-    return said
 
 
 def end_all(environ: Mapping[str, str], drain_seconds: float, state: str = "") -> None:

@@ -42,6 +42,9 @@ COMMANDS = ("run", "tools", "servers", "sessions", "runs", "policy")
 def main() -> int:
     """Attach to the background bridge, or do the command in this process."""
     words, resumed = sys.argv[1:], None
+    if os.access(usual := f"/run/user/{os.getuid()}", os.W_OK):
+        # Codex passes only a few variables on.
+        os.environ.setdefault("XDG_RUNTIME_DIR", usual)
     try:
         if os.environ.get("MCP_BRIDGE_BACKGROUND") == "off":
             pass
@@ -108,7 +111,7 @@ class Front:
                 if self._ended:
                     self._put(b"E", b"")
             try:
-                self._copy(self._link)
+                self._copy(place, self._link)
             except OSError:
                 with suppress(OSError):
                     while True:
@@ -135,13 +138,21 @@ class Front:
     def _put(self, kind: bytes, data: bytes | bytearray) -> None:
         self._outgoing += b"%s%d\n" % (kind, len(data)) + data
 
-    def _copy(self, link: socket.socket) -> None:
+    def _copy(self, place: Place, link: socket.socket) -> None:
         """Copy what is ready. Raises `OSError` when the bridge has gone."""
         reads = [link.fileno()]
         # A client that sends faster than the bridge reads has to wait.
         if not self._ended and len(self._outgoing) < PIECE_BYTES:
             reads.append(0)
-        readable, writable, _ = select.select(reads, [link] if self._outgoing else [], [])
+        # A bridge that has something to do may hang.
+        patience = SILENCES * ANSWER_SECONDS if self._open or self._pending else None
+        writes = [link] if self._outgoing else []
+        readable, writable, _ = select.select(reads, writes, [], patience)
+        if not (readable or writable):
+            try:
+                ask(place)
+            except TimeoutError:
+                replace_hung(place)
         if link.fileno() in readable:
             self._read(link)
         if writable:
@@ -270,9 +281,12 @@ def attach(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> so
                 start(place, hello["words"], lock)
         except TimeoutError:
             silences += 1
-            # One that works is slow, on a machine that does other things too.
-            if silences == SILENCES or worked == place.processor_time():
-                replace_hung(place)
+            if silences < SILENCES and worked != place.processor_time():
+                # It works, and is slow on a machine that does other things too.
+                continue
+            if not replace_hung(place) and silences > 1:
+                message = "a process that is not known holds its place and does not answer"
+                raise UnavailableError(message) from None
         except OSError as error:
             raise UnavailableError(f"{place.directory}: {error.strerror or error}") from error
     raise UnavailableError(f"none was ready within {START_SECONDS:g} s")
@@ -321,6 +335,14 @@ def connect(
     return link
 
 
+def ask(place: Place, **wish: bool) -> dict[str, Any]:
+    """Return a bridge's report; empty if none listens there. Blocks for 2 s at most."""
+    said: dict[str, Any] = {}
+    if (link := connect(place, wish, [], said.update)) is not None:
+        link.close()
+    return said
+
+
 def require_own_peer(link: socket.socket) -> None:
     """Raise if another user's process is at the other end. Root may connect to anyone's."""
     if sys.platform == "linux":
@@ -356,17 +378,22 @@ def start(place: Place, words: Sequence[str], lock: int) -> None:
         os._exit(1)
 
 
-def replace_hung(place: Place) -> None:
-    """End a bridge that listens and does not answer, if the recorded process is certainly it."""
+def replace_hung(place: Place) -> bool:
+    """End a bridge that does not answer; return False if the recorded process is not certainly it.
+
+    Another front may have just ended it.
+    """
     number = place.process()
     if number is None:
-        raise UnavailableError("a process that is not known holds its place and does not answer")
+        return False
     for kind in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
+        try:
             os.kill(number, kind)
+        except ProcessLookupError:
+            return True
         until = time.monotonic() + STOP_SECONDS
         while time.monotonic() < until:
             if place.process() != number:
-                return
+                return True
             time.sleep(0.02)
     raise UnavailableError(f"process {number} hangs and cannot be ended")

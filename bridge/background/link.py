@@ -98,6 +98,9 @@ class Link(Witness):
                 name = f"subscribe {(message.params or {}).get('uri')}"
             if name in _SET_UP or name != message.method:
                 facts["line"] = name, line.decode("utf-8", "replace")
+            if name == "notifications/cancelled":
+                # A cancelled request may get no response.
+                self.note_response((message.params or {}).get("requestId", ""))
         self.tell(**facts)
 
     def note_run(self, number: RequestId, run_id: str) -> None:

@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 MAX_PATH_BYTES = 103  # Of a socket's path on macOS; 107 on Linux.
 
 SETTINGS = (
-    "MCP_BRIDGE_",
-    "MCP_SERVERS_CONFIG",
-    "DOCKER_",
-    "CONTAINER_",
-    "KUBECONFIG",
-    *("XDG_CONFIG_", "XDG_STATE_", "XDG_DATA_", "XDG_CACHE_", "XDG_RUNTIME_"),
+    *("MCP_BRIDGE_", "MCP_SERVERS_CONFIG", "DOCKER_", "CONTAINER_", "KUBECONFIG"),
+    *("XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"),
 )
 """Prefixes of the variables that the parts shared by clients depend on, in addition to `HOME`."""
 

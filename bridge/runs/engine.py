@@ -68,7 +68,7 @@ from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_login import Callback, log_in
 from bridge.upstream.pool import Pool
-from bridge.upstream.sharing import Connections, without_window
+from bridge.upstream.sharing import Connections, shared_environment
 from bridge.upstream.token_store import TokenStore
 
 logger = logging.getLogger(__name__)
@@ -483,11 +483,13 @@ async def open_engine(
         context = context_for(settings, cwd)
         secrets = Secrets(settings.environ, settings.secret_names)
         logins = Logins(settings.state_dir / "logins", on_tokens=secrets.login)
-        several = shared.connections.are_shared
+        environ = settings.environ
+        if shared.connections.are_shared:
+            environ = shared_environment(environ, str(context.cwd))
         pool = Pool(
             (),
             log_dir=settings.state_dir / "logs",
-            environ=without_window(settings.environ) if several else settings.environ,
+            environ=environ,
             cwd=str(context.cwd),
             call_timeout=settings.call_timeout,
             start_timeout=settings.start_timeout,

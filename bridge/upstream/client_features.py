@@ -319,6 +319,7 @@ class Callers:
         self._recent: dict[Hashable, _RecentCaller] = {}
         self._refused = 0
         self.have_been_asked = False
+        self.asked: Hashable = None  # The client that the server has asked last.
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -392,6 +393,7 @@ class Callers:
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         caller = self._attribute()
+        self.asked = caller.client
         if len(self._open) >= MAX_QUESTIONS:
             message = f"It has asked {MAX_QUESTIONS} questions that are open already."
             await caller.record_refusal(self._server, method, message)

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from bridge import __version__
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
 from bridge.event_loop import current_time
-from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec, Share
+from bridge.model import MEBIBYTE, ServerSettings, ServerSpec, Share
 from bridge.upstream.client_features import Callers, Roots, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
@@ -174,7 +174,8 @@ class Connection:
     # Exists once the server asked for the client's roots; set after the answer.
     roots_asked: anyio.Event | None = None
     roots_shared = False
-    given_roots: list[Json] | None = None  # None if the server did not ask for them.
+    given_roots: list[str] | None = None  # None if the server did not ask for them.
+    expected_roots: list[str] | None = None  # Of the client that started it, if known.
 
     def __init__(self, spec: ServerSpec, pool: PoolSettings, before: Connection | None) -> None:
         self.spec, self._pool = spec, pool
@@ -193,6 +194,7 @@ class Connection:
         self.ready = anyio.Event()  # It can be used or has failed.
         self.ended: anyio.Event = anyio.Event()
         self.listing = anyio.Lock()
+        self.sharing = anyio.Lock()  # Held while a client gives its roots.
         self.updates = ResourceUpdates()
         self._login_address = ""
         self._callers = Callers(self.spec.name)
@@ -228,6 +230,10 @@ class Connection:
     def asks(self) -> bool:
         """Whether the server has asked a client something, other than its roots."""
         return self._callers.have_been_asked
+
+    def belongs_to(self, client: Hashable) -> bool:
+        """Whether the server has asked this client, or serves no other one."""
+        return len(self.servers) == 1 or self._callers.asked == client
 
     @property
     def modern(self) -> bool:
@@ -510,7 +516,7 @@ class Connection:
         self.roots_shared = found is not None
         found = found or types.ListRootsResult(roots=[])
         self.rootless = not found.roots
-        self.given_roots = found.model_dump(by_alias=True, mode="json", exclude_none=True)["roots"]
+        self.given_roots = [str(root.uri) for root in found.roots]
         answered.set()
         return found
 

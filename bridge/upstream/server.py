@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +18,8 @@ from typing import Literal, TypeVar, get_args
 
 import anyio
 from mcp import ClientSession, MCPError
-from mcp.types import RootsListChangedNotification
+from mcp.types import ListRootsResult, RootsListChangedNotification
+from pydantic import ValidationError
 
 from bridge.errors import (
     BridgeError,
@@ -147,9 +148,10 @@ class UpstreamServer:
         self.call_timeout = spec.call_timeout or pool.call_timeout
         self._prepare = partial(requests.prepare, spec.name, max_bytes=pool.max_message_bytes)
         self._permitting = anyio.Lock()
-        self._sharing = anyio.Lock()
         self._connection: Connection | None = None
-        self._agrees: Connection | None = None  # Its server has this client's roots.
+        self._roots: list[str] | None = None  # The client's, once a server asked for them.
+        self._agrees: list[str] | None = None  # What its server got, if equal to them.
+        self._client: Hashable = None  # The one whose runs call it.
         self._closed = False
         self._connections_made = 0
         self._connection_number = 0
@@ -386,49 +388,63 @@ class UpstreamServer:
             async with self._permitting:
                 if not self._is_up():
                     await self._pool.admission.permit(self.spec)
+        if caller := current_caller():
+            self._client = caller.client
         connection = self._current()
-        if share_roots:
-            connection = await self._with_own_roots(connection)
+        while share_roots:
+            # Taking the lock yields to the event loop, so a call takes it only if needed.
+            unshared = connection.sharing.locked() or not connection.roots_shared
+            if connection.roots is None and unshared:
+                async with self._ready(connection, patient=patient):
+                    pass
+                # One client after the other: a server does not say whose roots it wants.
+                async with connection.sharing, self._ready(connection, patient=patient):
+                    await self._share_roots(connection)
+            if await self._has_own_roots(connection):
+                break
+            self._connections.leave(connection, self, drain=True)
+            self._connection = None
+            connection = self._current()
+        async with self._ready(connection, patient=patient):
+            yield connection
+
+    @asynccontextmanager
+    async def _ready(self, connection: Connection, *, patient: bool) -> AsyncIterator[None]:
         with connection.use():
             if not connection.ready.is_set():
                 await connection.wait_ready(patient=patient)
             if connection.failure is not None:
                 # Waiting tasks share one failure. Each raises it without others' frames.
                 raise connection.failure.with_traceback(None)
-            # Taking the lock yields to the event loop, so a call takes it only if needed.
-            if share_roots and (self._sharing.locked() or not connection.roots_shared):
-                await self._share_roots(connection)
-            yield connection
+            yield
 
     async def _share_roots(self, connection: Connection) -> None:
         """Give the client's roots to a server that asked for them at its start, before its call."""
         client = connection.client if connection.roots is None and current_caller() else None
-        if client is None or connection.modern:
+        if client is None or connection.modern or connection.roots_shared:
             return
-        async with self._sharing:
-            if connection.roots_shared:
-                return
-            with anyio.move_on_after(PROBE_SECONDS / 4), suppress(Exception):
-                if connection.roots_asked is None:
-                    # A server that asks when it starts does so before it answers this.
-                    await client.list_tools()
-                elif connection.roots_asked.is_set():
-                    connection.roots_asked = anyio.Event()
-                    await client.send_notification(RootsListChangedNotification())
-                if connection.roots_asked is not None:
-                    await connection.roots_asked.wait()
-                    # The server reads the roots before it answers this.
-                    await client.list_tools()
-            connection.roots_shared = True
+        with anyio.move_on_after(PROBE_SECONDS / 4), suppress(Exception):
+            if connection.roots_asked is None:
+                # A server that asks when it starts does so before it answers this.
+                await client.list_tools()
+            elif connection.roots_asked.is_set():
+                connection.roots_asked = anyio.Event()
+                await client.send_notification(RootsListChangedNotification())
+            if connection.roots_asked is not None:
+                await connection.roots_asked.wait()
+                # The server reads the roots before it answers this.
+                await client.list_tools()
+        connection.roots_shared = True
 
     def _is_up(self) -> bool:
         return self._closed or (self._connection is not None and self._connection.usable)
 
     def _current(self) -> Connection:
         before = self._connection
-        if before is not None and before.usable and self._must_leave(before):
-            self._leave(before)
-            before = None
+        if before and before.usable and before.asks and not before.belongs_to(self._client):
+            # The server serves the client that it has asked alone.
+            self._connections.leave(before, self, drain=True)
+            self._share_key, before = "", None
         if self._closed:
             raise UpstreamError(
                 f"Server {self.spec.name!r} is closed.",
@@ -449,37 +465,31 @@ class UpstreamServer:
             lost = before.endpoint.transport == "stdio" and before.uses > before.listings
             if lost and (caller := current_caller()) is not None:
                 caller.note_restart(self.spec.name)
-        connection = self._connections.find(self._share_key)
+        connection = self._connections.find(self._share_key, self._roots)
         if connection is None:
             connection = Connection(self.spec, self._pool, before)
+            connection.expected_roots = self._roots
             self._connections.start(connection, self._share_key)
         connection.servers[self] = None
         self._connection = connection
         return connection
 
-    def _must_leave(self, connection: Connection) -> bool:
-        """Whether the server has asked something: then it serves its first client alone."""
-        return connection.asks and next(iter(connection.servers)) is not self
-
-    def _leave(self, connection: Connection) -> None:
-        """Leave a connection to its other clients, and use a process of this client's own."""
-        self._connections.leave(connection, self, drain=True)
-        self._share_key, self._connection = "", None
-
-    async def _with_own_roots(self, connection: Connection) -> Connection:
-        """Return the connection if its other clients have this client's roots, else another."""
+    async def _has_own_roots(self, connection: Connection) -> bool:
+        """Whether the server has this client's roots, or serves no other client."""
         caller, several = current_caller(), len(connection.servers) > 1
         if not several or connection.given_roots is None or caller is None:
-            return connection
-        if self._agrees is not connection:
-            roots: object = []
-            with suppress(CannotAskError):
-                roots = (await caller.ask(self.spec.name, "roots/list", {})).get("roots", [])
-            if roots != connection.given_roots:
-                self._leave(connection)
-                return self._current()
-            self._agrees = connection
-        return connection
+            return True
+        if self._agrees is not connection.given_roots:
+            found = ListRootsResult(roots=[])
+            with suppress(CannotAskError, ValidationError):
+                answer = await caller.ask(self.spec.name, "roots/list", {})
+                found = ListRootsResult.model_validate(answer, by_name=False)
+            # Clients name equal directories differently.
+            self._roots = [str(root.uri) for root in found.roots]
+            if self._roots != connection.given_roots:
+                return False
+            self._agrees = connection.given_roots
+        return True
 
     async def _reconnect(self, failure: UpstreamError) -> UpstreamError:
         """Connect again after a lost session, and return the error of the failed request."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -33,9 +34,10 @@ def share_key(spec: ServerSpec, pool: PoolSettings) -> str:
     share = pool.share_of(spec)
     if spec.transport != "stdio" or share == "client":
         return ""
+    environ = {name: value for name, value in pool.environ.items() if name != PROJECT}
     identity = [
         *(spec.name, spec.command, spec.executable, spec.args, spec.cwd, spec.apart),
-        *(spec.source.scope, sorted(server_environment(pool.environ, spec).items())),
+        *(spec.source.scope, sorted(server_environment(environ, spec).items())),
         *("" if share == "user" else pool.cwd, [str(root) for root in pool.roots]),
     ]
     text = json.dumps(identity).encode("utf-8", "surrogatepass")
@@ -43,16 +45,25 @@ def share_key(spec: ServerSpec, pool: PoolSettings) -> str:
 
 
 _OF_WINDOW = re.compile(
-    r"_|SHLVL|(OLD)?PWD|TERM(_.*|INAL_EMULATOR)?|COLORTERM|COLUMNS|LINES|WINDOWID|TMUX(_.*)?|STY|GPG_TTY"
-    r"|(ITERM|KITTY|WEZTERM|ALACRITTY|GHOSTTY|WT|KONSOLE|VTE|VSCODE|SSH|XDG_SESSION|npm|INIT)_.*"
-    r"|CLAUDECODE|(CLAUDE_CODE|CODEX|GEMINI_CLI|QWEN_CODE|OPENCODE|CURSOR)(_.*)?"
+    r"_|SHLVL|(OLD)?PWD|TERM(_.*|INAL_EMULATOR)?|COLORTERM|(NO|FORCE)_COLOR|COLUMNS|LINES|WINDOWID"
+    r"|TMUX(_.*)?|STY|GPG_TTY|SSH_(CLIENT|CONNECTION|TTY)|npm_(?!config_).*|npm_config_user_agent"
+    r"|(ITERM|KITTY|WEZTERM|ALACRITTY|GHOSTTY|WT|KONSOLE|VTE|VSCODE|XDG_SESSION|INIT)_.*"
+    r"|CLAUDECODE|(CLAUDE_CODE|CODEX|GEMINI_CLI|QWEN_CODE|OPENCODE|CURSOR)(_.*)?|COPILOT_(AGENT|CLI)_.*"
+    r"|(AI_)?AGENT|COREPACK_ENABLE_AUTO_PIN|NoDefaultCurrentDirectoryInExePath"
 )
 """Matches variables of a terminal's window and of a client's process, which servers do not get."""
 
+_OF_CODEX = re.compile(r"[^:]*/(\.codex/tmp/arg0|@openai/codex-)[^:]*:")
+"""Matches what each process of Codex puts in front of PATH: programs for its own use."""
 
-def without_window(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without what tells a client's window from another one."""
-    return {name: value for name, value in environ.items() if not _OF_WINDOW.fullmatch(name)}
+PROJECT = "CLAUDE_PROJECT_DIR"
+"""A variable with the client's directory that Claude Code passes, and servers may rely on."""
+
+
+def shared_environment(environ: Mapping[str, str], cwd: str) -> dict[str, str]:
+    """Return what servers get of a client's environment, equal for all clients of a directory."""
+    found = {name: value for name, value in environ.items() if not _OF_WINDOW.fullmatch(name)}
+    return {**found, "PATH": _OF_CODEX.sub("", environ.get("PATH", os.defpath)), PROJECT: cwd}
 
 
 class Connections:
@@ -88,10 +99,14 @@ class Connections:
         self._tasks = None
         await self._context.__aexit__(None, None, None)
 
-    def find(self, key: str) -> Connection | None:
-        """Return a connection that another client with this key may use."""
+    def find(self, key: str, roots: list[str] | None) -> Connection | None:
+        """Return a connection that another client with this key, and these roots, may use."""
         found = (each for each, its in self._all.items() if its == key and self.are_shared and key)
-        return next((each for each in found if each.usable and not each.asks), None)
+        for each in found:
+            suits = roots in (None, each.given_roots, each.expected_roots)
+            if suits and each.usable and not each.asks:
+                return each
+        return None
 
     def start(self, connection: Connection, key: str) -> None:
         if self._tasks is None:

@@ -222,6 +222,20 @@ def test_a_bridge_that_ends_on_sigterm_lets_runs_end(user: Person) -> None:
         assert "ending" in text_of(one.answer(held))
 
 
+def test_a_cancelled_request_does_not_delay_the_end(user: Person) -> None:
+    user.add_servers("keeper")
+    with user.client() as client:
+        held = client.initialize().begin_run("await mcp_keeper.slow(text='x')")
+        wait_for(lambda: [each["tool"] for each in user.calls] == ["slow"])
+        client.send(method="notifications/cancelled", params={"requestId": held})
+        assert "5" in client.run("print(2 + 3)")
+        [number] = user.bridges()
+        os.kill(number, signal.SIGTERM)
+        wait_for(lambda: not Path(f"/proc/{number}/cwd").exists())
+        assert "7" in client.run("print(3 + 4)")
+    assert "s are over" not in user.log()
+
+
 def test_stop_ends_the_bridge_and_a_client_that_goes_on_starts_another(user: Person) -> None:
     with user.client() as client:
         client.initialize()
