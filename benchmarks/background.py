@@ -255,7 +255,7 @@ class Cell:
 
     Attributes:
         megabytes: Proportional memory of all processes.
-        first: Milliseconds from the last client's start until it has all tools.
+        first: Milliseconds from a client's start until it has all tools; median of the last five.
         call: Milliseconds of the last client's call, the median.
     """
 
@@ -272,10 +272,10 @@ def measure(bench: Bench, engine: Engine, count: int, mode: str) -> Cell:
     """Start clients one after another, and measure all of them and the last."""
     servers = server_set()
     with clients(bench, mode, engine, servers) as user:
+        starts, calls = [], []
         for _ in range(count):
-            first = user.add()
+            starts.append(user.add())
             user.use()
-        calls = []
         for _ in range(bench.count(*CALLS)):
             time.sleep(PAUSE_SECONDS)
             calls.append(user.call())
@@ -286,7 +286,7 @@ def measure(bench: Bench, engine: Engine, count: int, mode: str) -> Cell:
             processes=len(pids),
             servers=user.servers_of(pids),
             megabytes=sum(map(proportional_mb, pids)),
-            first=first,
+            first=median(starts[-5:]),
             call=median(calls),
         )
 

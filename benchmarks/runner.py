@@ -59,7 +59,6 @@ GROUPS = (
     Group(keys=("output-kept", "file-out", "picture"), measure=kept.left),
     Group(keys=("packages",), measure=data.imports, engines=("bubblewrap",)),
     Group(keys=("idle-cpu", "idle-memory", "idle-own"), measure=idle.idle),
-    Group(keys=("first-answer",), measure=starts.first_answer),
     Group(keys=("flat-servers",), measure=flat.servers),
     Group(keys=("flat-tools",), measure=flat.tools),
     Group(keys=("gate",), measure=gate.added),

@@ -284,15 +284,6 @@ ROWS = (
         targets=_everywhere(Target(ratio_at_most=KEPT)),
     ),
     Row(
-        key="first-answer",
-        what="first MCP answer after starting the process, p50",
-        unit="ms",
-        floor="starting Python and importing the SDK",
-        targets=_everywhere(Target(ratio_at_most=0.75)),
-        host_only=True,
-        histogram=True,
-    ),
-    Row(
         key="idle-cpu",
         what="idle with 4 warm sandboxes: CPU of one core",
         unit="%",
@@ -401,6 +392,7 @@ ROWS = (
         floor="starting Python and importing the SDK's server",
         targets=_everywhere(Target(ratio_at_most=0.15)),
         host_only=True,
+        histogram=True,
     ),
     Row(
         key="tools-list-cold",
