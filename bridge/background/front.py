@@ -92,9 +92,10 @@ class Front:
                 short = short + 1 if time.monotonic() - began < ATTEMPT_SECONDS else 0
                 if short == ATTEMPTS:
                     raise UnavailableError(f"{ATTEMPTS} background bridges have ended at once")
-                if self._lines and not (self._open or self._pending or self._ended):
-                    # The client needs no bridge until it sends something.
-                    self._take_input()
+                idle = not (self._open or self._pending)
+                # The client needs no bridge until it sends something.
+                if self._lines and idle and (self._ended or not self._take_input()):
+                    return 0
                 began = time.monotonic()
                 hello = {"serve": self.session(), **described(place, self._words)}
                 self._link = attach(place, hello, [1])
