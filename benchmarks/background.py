@@ -144,10 +144,13 @@ class Peer:
         """Run a program and return the milliseconds."""
         return self.timed("run_python", code=code, **arguments)
 
-    def close(self) -> None:
-        """Close its input and wait until it has ended."""
+    def end_input(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
+
+    def close(self) -> None:
+        """Close its input and wait until it has ended."""
+        self.end_input()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(30)
         self.process.kill()
@@ -223,15 +226,14 @@ class Clients:
         return sum(any(mark in command(pid) for mark in marks) for pid in pids)
 
     def close(self) -> None:
-        for peers in self._peers:
-            for peer in peers:
-                peer.process.stdin.close()  # type: ignore[union-attr]
+        """End all clients at once, then the background bridge."""
+        peers = [peer for each in self._peers for peer in each]
+        for peer in peers:
+            peer.end_input()
+        for peer in peers:
+            peer.close()
         for number in self.bridges():
-            with suppress(ProcessLookupError):
-                os.kill(number, signal.SIGTERM)
-        for peers in self._peers:
-            for peer in peers:
-                peer.close()
+            os.kill(number, signal.SIGTERM)
         until = time.monotonic() + SETTLED_SECONDS
         while self.bridges() and time.monotonic() < until:
             time.sleep(0.05)
@@ -416,22 +418,19 @@ def _through(bench: Bench, engine: Engine) -> list[Measurement]:
     ]
 
 
-def table(cells: list[Cell]) -> str:
-    """Return the cells as a table for a document."""
-    lines = [
-        "| clients | | processes | of them servers | memory (PSS) | until all tools | a call |",
-        "|" + "---|" * 7,
-    ]
-    lines += [
+HEAD = "| clients | | processes | of them servers | memory (PSS) | until all tools | a call |"
+
+
+def line(cell: Cell) -> str:
+    """Return a cell as a line of a table for a document."""
+    return (
         f"| {cell.count} | {MODES[cell.mode]} | {cell.processes} | {cell.servers} "
         f"| {cell.megabytes:,.0f} MB | {cell.first:,.0f} ms | {cell.call:.1f} ms |"
-        for cell in cells
-    ]
-    return "\n".join(lines)
+    )
 
 
 def main(words: list[str]) -> int:
-    """Print the table for so many clients."""
+    """Print the table for so many clients, row by row."""
     engine = find("bubblewrap")
     if isinstance(engine, str):
         print(engine, file=sys.stderr)
@@ -439,7 +438,10 @@ def main(words: list[str]) -> int:
     counts = [int(word) for word in words] or CLIENTS
     with tempfile.TemporaryDirectory(prefix="mcb.", dir="/tmp") as directory:
         bench = Bench(directory=Path(directory))
-        print(table([measure(bench, engine, count, mode) for count in counts for mode in MODES]))
+        print(f"{HEAD}\n|{'---|' * 7}", flush=True)
+        for count in counts:
+            for mode in MODES:
+                print(line(measure(bench, engine, count, mode)), flush=True)
     return 0
 
 
