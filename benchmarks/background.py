@@ -232,10 +232,11 @@ class Clients:
             peer.end_input()
         for peer in peers:
             peer.close()
-        for number in self.bridges():
+        bridges = self.bridges()
+        for number in bridges:
             os.kill(number, signal.SIGTERM)
         until = time.monotonic() + SETTLED_SECONDS
-        while self.bridges() and time.monotonic() < until:
+        while any(map(command, bridges)) and time.monotonic() < until:
             time.sleep(0.05)
 
 

@@ -113,7 +113,8 @@ def person(home: Path, **variables: str) -> Iterator[Person]:
         for number in somebody.bridges():
             os.kill(number, signal.SIGCONT)
             os.kill(number, signal.SIGTERM)
-        wait_for(lambda: not somebody.bridges())
+        # An ending bridge removes its record before it writes the last of its state.
+        wait_for(lambda: not somebody.bridges() + somebody.processes("bridge.background"))
         # pytest shows it for a test that fails.
         print(somebody.log())
 
