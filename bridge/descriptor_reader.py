@@ -10,8 +10,10 @@ import asyncio
 import errno
 import os
 import re
+import select
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -126,6 +128,23 @@ class Reader:
         for descriptor in self._watched:
             with suppress(OSError, ValueError, RuntimeError):
                 loop.remove_reader(descriptor)
+
+
+def input_of(fd: int) -> Reader:
+    """Return a reader of a descriptor that may block."""
+    return Reader(fd, partial(_read_available, fd))
+
+
+def _read_available(fd: int) -> bytes | None:
+    """Return the available bytes, even of a descriptor that may block; None for none yet.
+
+    Regular files and the null device, which no event loop can watch, are always readable.
+    """
+    if not select.select((fd,), (), (), 0)[0]:
+        return None
+    with suppress(BlockingIOError):
+        return os.read(fd, 64 * 1024)  # The capacity of a pipe.
+    return None
 
 
 READ_BYTES = 256 * 1024  # Most read at once.

@@ -5,6 +5,7 @@ All time limits of a run use its clock, so that they stop together while the use
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import ChainMap, defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
@@ -22,8 +23,6 @@ from anyio.abc import TaskGroup
 
 def current_time() -> float:
     """Return `anyio.current_time()`, in a tenth of its time. Each call needs it ten times."""
-    import asyncio  # The first answer to a client does without.
-
     return asyncio.get_running_loop().time()
 
 

@@ -85,7 +85,11 @@ class FaultyProxy:
         if self._fault == "refuse":
             client.close()
             return
-        server = socket.create_connection(("127.0.0.1", self._target))
+        try:
+            server = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:
+            client.close()
+            return
         for source, target in ((client, server), (server, client)):
             source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._ways[source] = _Way(source, target)

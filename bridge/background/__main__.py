@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import sys
 from logging.handlers import RotatingFileHandler
@@ -13,9 +14,10 @@ import anyio
 from bridge.background.commands import LOG_NAME
 from bridge.background.host import Host
 from bridge.background.place import Place, place_for
-from bridge.cli.line import simple_invocation
-from bridge.cli.main import frozen_imports
-from bridge.cli.output import JsonLines, RepeatedLines
+from bridge.cli.app import read_words
+from bridge.cli.line import Invocation, with_default
+from bridge.cli.main import begin_log, frozen_imports
+from bridge.cli.origin import ORIGIN
 from bridge.event_loop import background_task
 from bridge.runs.engine import SharedParts
 from bridge.sandbox.selection import select_present
@@ -24,27 +26,24 @@ from bridge.settings import Settings, load, prepare_state
 LOG_BYTES = 5 * 1024 * 1024  # Of the log, and of each of its two earlier parts.
 
 
-def main(lock: int, words: list[str]) -> int:
-    invocation = simple_invocation(words)
-    assert invocation is not None
+def main(lock: int, words: list[str]) -> None:
+    invocation = read_words(with_default(words))
+    assert isinstance(invocation, Invocation)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The limit of the client that came first is too low for all.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
     settings = load(invocation.flags)
     prepare_state(settings)
     _log_to_file(settings)
     anyio.run(_serve, settings, place_for(words, os.environ), lock)
-    return 0
 
 
 def _log_to_file(settings: Settings) -> None:
     path = settings.state_dir / LOG_NAME
     handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=2, encoding="utf-8")
-    line = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if settings.log_format == "json" else line)
-    handler.addFilter(RepeatedLines())
-    logging.basicConfig(level=settings.log_level, handlers=[handler])
-    for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
-        logging.getLogger(noisy).setLevel(
-            max(logging.WARNING, logging.getLevelName(settings.log_level))
-        )
+    # A command's log is its caller's.
+    handler.addFilter(lambda _: ORIGIN.get().shared is None)
+    begin_log(handler, settings)
 
 
 async def _serve(settings: Settings, place: Place, lock: int) -> None:
@@ -64,4 +63,7 @@ async def _serve(settings: Settings, place: Place, lock: int) -> None:
 if __name__ == "__main__":
     with frozen_imports():
         pass
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    main(int(sys.argv[1]), sys.argv[2:])
+    logging.shutdown()
+    # A thread may still write to a reader that does not read.
+    os._exit(0)

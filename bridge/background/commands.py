@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -11,8 +10,15 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 
-from bridge.background.front import connect
-from bridge.background.place import Place, UnavailableError, directory_of, places
+from bridge.background.front import START_SECONDS, connect
+from bridge.background.place import (
+    Place,
+    UnavailableError,
+    directory_of,
+    place_for,
+    places,
+    process_start,
+)
 from bridge.cli.options import AsJson, count
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.errors import BridgeError
@@ -20,8 +26,6 @@ from bridge.settings import Settings
 from bridge.text import counted
 
 LOG_NAME = "background.log"  # In the state directory.
-
-STOP_SECONDS = 15.0  # Beyond the time that its runs have to end.
 
 
 async def status(settings: Settings, *, as_json: AsJson = False) -> int:
@@ -56,10 +60,16 @@ async def logs(settings: Settings, *, number: Annotated[int, count("how many lin
     return 0
 
 
-def running(environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return what each running bridge says of itself; blocks."""
+def places_of(environ: Mapping[str, str], state: str = "") -> list[Place]:
+    """Return the places of bridges with a state directory, or of all."""
+    found = places(directory_of(environ))
+    return [each for each in found if state in ("", each.read_record().get("state"))]
+
+
+def running(environ: Mapping[str, str], state: str = "") -> list[dict[str, Any]]:
+    """Return what each running bridge, or each of a state directory, says of itself; blocks."""
     found = []
-    for place in places(directory_of(environ)):
+    for place in places_of(environ, state):
         with suppress(UnavailableError, OSError):
             if said := ask(place):
                 found.append(said)
@@ -74,35 +84,53 @@ def ask(place: Place, **wish: bool) -> dict[str, Any]:
     return said
 
 
-def end_all(environ: Mapping[str, str], drain_seconds: float) -> None:
-    """End the background bridges; blocks until all have ended.
+def end_all(environ: Mapping[str, str], drain_seconds: float, state: str = "") -> None:
+    """End the background bridges, all or of a state directory; blocks until they have ended.
 
     Raises:
-        BridgeError: One goes on.
+        BridgeError: One does not end.
     """
     ended = 0
-    for place in places(directory_of(environ)):
+    for place in places_of(environ, state):
         number = place.process()
         if number is None:
             continue
         with suppress(UnavailableError, OSError):
             ask(place, stop=True)
-        until = time.monotonic() + drain_seconds + STOP_SECONDS
-        while _is_alive(number, place, until):
+        until = time.monotonic() + drain_seconds + START_SECONDS
+        while process_start(number):
+            if time.monotonic() > until:
+                message = f"Process {number}, the background bridge, has not ended."
+                raise BridgeError(message, remedy=f"See `background logs`, then `kill {number}`.")
             time.sleep(0.05)
         ended += 1
-    write_err(f"{counted(ended, 'background bridge')} stopped.\n")
+    if ended or not state:
+        write_err(f"{counted(ended, 'background bridge')} stopped.\n")
 
 
-def _is_alive(number: int, place: Place, until: float) -> bool:
+def check(settings: Settings) -> dict[str, Any]:
+    """Return which background bridges run where, or why clients use none; blocks."""
+    environ, problem = settings.environ, ""
     try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    if time.monotonic() > until:
-        message = f"Process {number}, the background bridge, has not ended."
-        raise BridgeError(message, remedy=f"Look at `background logs`, then `kill {number}`.")
-    return True
+        place_for((), environ)
+    except UnavailableError as error:
+        problem = str(error)
+    if settings.background == "off":
+        problem = f"{settings.place('background')} is off"
+    bridges = running(environ)
+    return {"directory": directory_of(environ), "problem": problem, "bridges": bridges}
+
+
+def describe(found: Mapping[str, Any]) -> str:
+    """Describe what `check` has found."""
+    if found["problem"]:
+        said = f"not used, so each client starts a bridge of its own: {found['problem']}"
+    elif found["bridges"]:
+        said = f"{counted(len(found['bridges']), 'bridge')} in {found['directory']}"
+    else:
+        said = f"none runs; the next client starts one in {found['directory']}"
+    lines = "".join(map(_described, found["bridges"])).splitlines()
+    return "\n      ".join([f"background: {said}", *lines]) + "\n"
 
 
 def _described(each: Mapping[str, Any]) -> str:

@@ -8,7 +8,6 @@ another bridge must know to continue after a crash. Imports little, since each c
 from __future__ import annotations
 
 import json
-import math
 import os
 import select
 import signal
@@ -16,22 +15,23 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
-from bridge.background.place import Place, UnavailableError, place_for
+from bridge.background.place import Place, UnavailableError, directory_of, place_for
 
 TYPE_CHECKING = False  # `typing` takes longer than the rest.
 if TYPE_CHECKING:
     from typing import Any
 
-START_SECONDS = 30.0  # For the start of a bridge, as long as its process lives.
+START_SECONDS = 30.0  # For the start of a bridge, and for its end after that of its runs.
 
-ANSWER_SECONDS = 2.0  # After which a bridge that listens counts as hung.
+ANSWER_SECONDS = 2.0  # After which a bridge that listens and does nothing counts as hung.
+
+SILENCES = 5  # After which a bridge that works counts as hung, too.
 
 STOP_SECONDS = 3.0  # Between SIGTERM and SIGKILL of a bridge that hangs.
 
-ATTEMPTS = 5  # Bridges that end within this many seconds, until a front serves alone.
-
-ATTEMPT_SECONDS = 10.0
+ATTEMPTS = 5  # Bridges that end before they answer a request, until a front serves alone.
 
 PIECE_BYTES = 64 * 1024  # The capacity of a pipe.
 
@@ -43,7 +43,9 @@ def main() -> int:
     """Attach to the background bridge, or do the command in this process."""
     words, resumed = sys.argv[1:], None
     try:
-        if serves(words) and os.environ.get("MCP_BRIDGE_BACKGROUND") != "off":
+        if os.environ.get("MCP_BRIDGE_BACKGROUND") == "off":
+            pass
+        elif serves(words):
             front = Front(words)
             try:
                 return front.serve()
@@ -51,6 +53,8 @@ def main() -> int:
                 if str(error):
                     print(f"mcp-code-bridge serves alone: {error}.", file=sys.stderr)  # noqa: T201
                 resumed = front.session(), front.pending
+        elif words[:1] and words[0] in COMMANDS and (status := execute(words)) is not None:
+            return status
     except KeyboardInterrupt:
         return 130
     from bridge.cli.main import main as main_alone
@@ -61,7 +65,10 @@ def main() -> int:
 def serves(words: Sequence[str]) -> bool:
     """Return whether a command line serves MCP on stdin and stdout."""
     names = {word.partition("=")[0] for word in words}
-    if names & {"--http", "--help", "--version", "--no-token"} or sys.stdin is None:
+    if names & {"--http", "--no-token", "--help", "-h", "--version", "-V"}:
+        return False
+    if None in (sys.stdin, sys.stdout) or "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:
+        # A client closed them, or a shell completes a command line.
         return False
     return (not words or words[0] == "serve" or words[0].startswith("--")) and not os.isatty(0)
 
@@ -81,22 +88,20 @@ class Front:
         self._lines: dict[str, str] = {}
         self._open: dict[str, str] = {}
         self._torn = False  # Whether the bridge writes a long message now.
+        self._lost = 0  # Bridges in sequence that ended before they answered a request.
         self._status: int | None = None
 
     def serve(self) -> int:
         """Copy until the bridge says that the client's session has ended; return its status."""
         place = place_for(self._words, os.environ)
-        short, began = 0, -math.inf
         while self._status is None:
             if self._link is None:
-                short = short + 1 if time.monotonic() - began < ATTEMPT_SECONDS else 0
-                if short == ATTEMPTS:
+                if self._lost == ATTEMPTS:
                     raise UnavailableError(f"{ATTEMPTS} background bridges have ended at once")
                 idle = not (self._open or self._pending)
                 # The client needs no bridge until it sends something.
                 if self._lines and idle and (self._ended or not self._take_input()):
                     return 0
-                began = time.monotonic()
                 hello = {"serve": self.session(), **described(place, self._words)}
                 self._link = attach(place, hello, [1])
                 self._unread, self._outgoing = b"", bytearray()
@@ -106,8 +111,13 @@ class Front:
             try:
                 self._copy(self._link)
             except OSError:
+                with suppress(OSError):
+                    while True:
+                        # What it said before it went, so that nothing is done twice.
+                        self._read(self._link)
                 self._link.close()
                 self._link = None
+                self._lost += 1
         return self._status
 
     def session(self) -> dict[str, Any]:
@@ -148,7 +158,7 @@ class Front:
         return data
 
     def _read(self, link: socket.socket) -> None:
-        data = link.recv(PIECE_BYTES)
+        data = link.recv(PIECE_BYTES, socket.MSG_DONTWAIT)
         if not data:
             raise ConnectionResetError
         *lines, self._unread = (self._unread + data).split(b"\n")
@@ -167,7 +177,59 @@ class Front:
             self._open[said["begun"]] = said.get("run", "")
         if "ended" in said:
             self._open.pop(said["ended"], None)
+            self._lost = 0
         self._status = said.get("status", self._status)
+
+
+def execute(words: Sequence[str]) -> int | None:
+    """Let a running bridge execute a command, and return its exit status; None if it does not."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if any(each is None or each.encoding != "utf-8" for each in streams):
+        return None
+    # Such a path means something else in each process.
+    if any("/dev/" in word or "/proc/" in word for word in words):
+        return None
+    try:
+        # A command in the background must not use its terminal.
+        if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
+            return None
+        if not os.path.exists(directory_of(os.environ)):  # noqa: PTH110
+            return None
+        place = place_for((), os.environ)
+        link = connect(place, {"command": True, **described(place, words)}, (0, 1, 2))
+    except (UnavailableError, OSError):
+        return None
+    return None if link is None else follow(link)
+
+
+def follow(link: socket.socket) -> int:
+    """Wait until a command has ended; a signal cancels it. Return its exit status."""
+    received: list[int] = []
+
+    def cancel(number: int, _: object) -> None:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        link.shutdown(socket.SHUT_WR)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, cancel)
+    # The bridge would use the terminal while this process is stopped.
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    said = b""
+    try:
+        link.sendall(b"L1\n.")
+        while not said.endswith(b"\n") and (data := link.recv(PIECE_BYTES)):
+            said += data
+    except OSError:
+        pass
+    if received:
+        return 128 + received[0]
+    if said:
+        return int(json.loads(said)["status"])
+    text = "error: The background bridge has ended before the command.\n"
+    sys.stderr.write(f"{text}hint: `mcp-code-bridge runs` shows what a run had called.\n")
+    return 1
 
 
 def described(place: Place, words: Sequence[str]) -> dict[str, Any]:
@@ -190,27 +252,30 @@ def attach(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> so
     Raises:
         UnavailableError: There is no bridge, and none could be started.
     """
-    started = False
+    started, silences = False, 0
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
+        worked = place.processor_time()
         try:
             if (link := connect(place, hello, streams)) is not None:
                 return link
             lock = place.hold_lock()
+            if lock is None:
+                # A bridge starts.
+                time.sleep(0.02)
+            elif started:
+                os.close(lock)
+                raise UnavailableError("it could not be started")
+            else:
+                started = True
+                start(place, hello["words"], lock)
         except TimeoutError:
-            replace_hung(place)
-            continue
+            silences += 1
+            # One that works is slow, on a machine that does other things too.
+            if silences == SILENCES or worked == place.processor_time():
+                replace_hung(place)
         except OSError as error:
             raise UnavailableError(f"{place.directory}: {error.strerror or error}") from error
-        if lock is None:
-            # A bridge starts.
-            time.sleep(0.02)
-        elif started:
-            os.close(lock)
-            raise UnavailableError("it could not be started")
-        else:
-            started = True
-            start(place, hello["words"], lock)
     raise UnavailableError(f"none was ready within {START_SECONDS:g} s")
 
 
@@ -245,7 +310,8 @@ def connect(
         said = json.loads(answer)
         if "refused" in said:
             raise UnavailableError(said["refused"])
-    except (FileNotFoundError, ConnectionError):
+    except (FileNotFoundError, ConnectionError, BlockingIOError):
+        # The last one: more clients than the kernel lets wait.
         link.close()
         return None
     except BaseException:
@@ -257,12 +323,12 @@ def connect(
 
 
 def require_own_peer(link: socket.socket) -> None:
-    """Raise if another user's process listens. Root may connect to anyone's."""
+    """Raise if another user's process is at the other end. Root may connect to anyone's."""
     if sys.platform == "linux":
         credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         user = int.from_bytes(credentials[4:8], sys.byteorder)
         if user != os.geteuid():
-            raise UnavailableError(f"user {user} listens in the background bridge's place")
+            raise UnavailableError(f"user {user} is at the other end of the bridge's socket")
 
 
 def start(place: Place, words: Sequence[str], lock: int) -> None:
@@ -281,7 +347,8 @@ def start(place: Place, words: Sequence[str], lock: int) -> None:
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
         os.closerange(3, lock)
-        os.closerange(lock + 1, os.sysconf("SC_OPEN_MAX"))
+        # The limit is a billion on some machines, and takes minutes.
+        os.closerange(lock + 1, 65_536)
         os.chdir("/")
         flags = [word for word in words if word != "serve"]
         command = [sys.executable, "-m", "bridge.background", str(lock), *flags]
@@ -296,7 +363,8 @@ def replace_hung(place: Place) -> None:
     if number is None:
         raise UnavailableError("a process that is not known holds its place and does not answer")
     for kind in (signal.SIGTERM, signal.SIGKILL):
-        os.kill(number, kind)
+        with suppress(ProcessLookupError):
+            os.kill(number, kind)
         until = time.monotonic() + STOP_SECONDS
         while time.monotonic() < until:
             if place.process() != number:

@@ -20,26 +20,27 @@ import anyio
 import anyio.to_thread
 
 from bridge.atomic_files import replace_file
+from bridge.background.execution import execute
+from bridge.background.front import ANSWER_SECONDS, require_own_peer
 from bridge.background.link import Link
-from bridge.background.place import Place, places, process_start
-from bridge.cli.line import simple_invocation
+from bridge.background.place import Place, UnavailableError, places, process_start, remove_dead
+from bridge.cli.app import read_words
+from bridge.cli.line import Invocation, with_default
 from bridge.cli.serve import watched_engine
+from bridge.descriptor_reader import failed_call
 from bridge.errors import BridgeError, ChannelClosedError
 from bridge.event_loop import background_tasks, utc_text
 from bridge.runs.engine import SharedParts
 from bridge.server.app import build_server
 from bridge.server.stdio import STDIO, resumed_session, serve_client
+from bridge.server.transports import IDLE_SECONDS, unix_listener
 from bridge.settings import Settings, load
 
 logger = logging.getLogger(__name__)
 
-HELLO_SECONDS = 5.0  # For a front's first message.
-
-IDLE_SECONDS = 30 * 60.0  # Until a bridge without clients, runs and sessions ends.
-
 
 class Host:
-    """Serves fronts until it is told to end, or nobody uses it."""
+    """Serves fronts until it is told to end, or no client uses it."""
 
     def __init__(self, settings: Settings, place: Place, lock: int, parts: SharedParts) -> None:
         self._settings = settings
@@ -48,6 +49,7 @@ class Host:
         self._parts = parts
         self._clients: dict[Link, dict[str, Any]] = {}
         self._used_at = time.monotonic()
+        self._inode = 0  # Of its record.
         self.ending = anyio.Event()
 
     async def serve(self) -> None:
@@ -64,31 +66,36 @@ class Host:
     def _listening(self) -> Iterator[socket.socket]:
         """Listen at the place and keep a record there; at the end another bridge may take it."""
         place = self._place
-        with suppress(FileNotFoundError):
-            Path(place.socket).unlink()
-        listener = socket.socket(socket.AF_UNIX)
+        listener = unix_listener(Path(place.socket))
         try:
-            mask = os.umask(0o177)
-            try:
-                listener.bind(place.socket)
-            finally:
-                os.umask(mask)
             listener.listen(socket.SOMAXCONN)
             listener.setblocking(False)
             record = {
                 "pid": os.getpid(),
                 "start": process_start(os.getpid()),
                 "since": utc_text(time.time()),
+                "began": time.monotonic(),  # The clock of all processes, which never jumps.
                 "state": str(self._settings.state_dir),
             }
             replace_file(Path(place.record), json.dumps(record).encode())
+            self._inode = Path(place.record).stat().st_ino
+            remove_dead(place.directory)
             yield listener
         finally:
-            for path in (place.socket, place.record):
-                with suppress(OSError):
-                    Path(path).unlink()
+            if self._owns_place():
+                for path in (place.socket, place.record):
+                    with suppress(OSError):
+                        Path(path).unlink()
             listener.close()
             os.close(self._lock)
+
+    def _owns_place(self) -> bool:
+        """Whether fronts find this bridge; false after a cleaner has removed its files."""
+        # Without opening a file, since the bridge may have too many open.
+        with suppress(FileNotFoundError):
+            Path(self._place.socket).stat()
+            return Path(self._place.record).stat().st_ino == self._inode
+        return False
 
     async def _drain(self) -> None:
         """Leave each client when its requests are answered; end the runs that take too long."""
@@ -100,25 +107,36 @@ class Host:
     async def _accept(self, listener: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
         while True:
             await anyio.wait_readable(listener)
-            with suppress(OSError):
+            try:
                 connection, _ = listener.accept()
+            except OSError as error:
+                logger.warning("no front is accepted: %s", failed_call(error))
+                await anyio.sleep(0.5)
+            else:
                 tasks.start_soon(self._handle, connection)
 
     async def _handle(self, connection: socket.socket) -> None:
         link = Link(connection)
         descriptors: list[int] = []
         try:
-            with anyio.fail_after(HELLO_SECONDS):
+            require_own_peer(connection)
+            with anyio.fail_after(ANSWER_SECONDS):
                 said, descriptors = await link.hello()
+            if self.ending.is_set():
+                # The front takes another bridge.
+                return
             if said.get("identity") not in (None, self._place.identity):
                 link.tell(refused="the bridge in its place has other settings")
+            elif "command" in said:
+                self._clients[link] = {"cwd": said["cwd"], "since": utc_text(time.time())}
+                await execute(link, said, descriptors, self._parts)
             elif "serve" in said:
                 await self._serve_client(link, said, descriptors[0])
             else:
                 link.tell(**self._report())
                 if said.get("stop"):
                     self.ending.set()
-        except (ChannelClosedError, TimeoutError, OSError, ValueError) as error:
+        except (ChannelClosedError, UnavailableError, OSError, ValueError) as error:
             logger.info("a front has gone: %s", error)
         except Exception:
             # The boundary of one client: its errors must not end the others.
@@ -132,9 +150,9 @@ class Host:
                 os.close(descriptor)
 
     async def _serve_client(self, link: Link, said: Mapping[str, Any], out: int) -> None:
-        invocation = simple_invocation(said["words"])
         try:
-            assert invocation is not None
+            invocation = read_words(with_default(said["words"]))
+            assert isinstance(invocation, Invocation)
             settings = load(invocation.flags, said["environ"])
         except BridgeError as error:
             # A bridge of its own explains the mistake to the client.
@@ -162,7 +180,7 @@ class Host:
         }
 
     async def _end_when_unused(self) -> None:
-        while not self._is_unused():  # noqa: ASYNC110 - it depends on time
+        while self._owns_place() and not self._is_unused():  # noqa: ASYNC110 - files, time
             await anyio.sleep(1.0)
         self.ending.set()
 
@@ -176,8 +194,8 @@ class Host:
     def _is_superseded(self) -> bool:
         """Whether a later bridge has the same state directory: an upgrade, or other settings."""
         own = self._place.read_record()
-        others = (each.read_record() for each in places(self._place.directory))
+        others = [each.read_record() for each in places(self._place.directory) if each.process()]
         return any(
-            each.get("state") == own.get("state") and each.get("since", "") > own.get("since", "")
+            each.get("state") == own.get("state") and each.get("began", 0) > own.get("began", 0)
             for each in others
         )

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from contextlib import suppress
 from typing import Any
 
 import anyio
+from mcp.shared.dispatcher import as_request_id
 from mcp.types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest
 from mcp_types.jsonrpc import RequestId
 
 from bridge.descriptor_reader import READ_BYTES, Reader
 from bridge.errors import ChannelClosedError
-from bridge.server.stdio import Witness
+from bridge.server.stdio import CANCELLED, Witness
 from bridge.upstream.framing import OversizeLine
-
-MAX_HELLO_BYTES = 8 * 1024 * 1024  # Of a front's first message: its environment, and a session.
 
 _SET_UP = ("initialize", "notifications/initialized", "logging/setLevel")
 """Methods whose last message sets up a client's session."""
@@ -47,7 +47,7 @@ class Link(Witness):
         try:
             self._buffer += data
             while b"\n" not in self._buffer:
-                if len(self._buffer) > MAX_HELLO_BYTES or not (data := await self._reader.read()):
+                if not (data := await self._reader.read()):
                     raise ChannelClosedError("A front has not said what it wants.")
                 self._buffer += data
             line, _, rest = bytes(self._buffer).partition(b"\n")
@@ -62,9 +62,21 @@ class Link(Witness):
     def tell(self, **facts: object) -> None:
         """Send a line to the front, without waiting for it."""
         self._unsent += json.dumps(facts, separators=(",", ":")).encode() + b"\n"
-        with suppress(OSError):
-            # A front that was stopped gets the rest with the next line.
+        self._flush()
+
+    def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
             del self._unsent[: self._socket.send(self._unsent, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent.clear()
+        if self._unsent:
+            # The front is slow, or was stopped.
+            loop.add_writer(self._socket, self._flush)
+        else:
+            loop.remove_writer(self._socket)
 
     async def take(self, line: bytes | OversizeLine, message: JSONRPCMessage | None) -> None:
         if self._leaving and isinstance(message, JSONRPCRequest):
@@ -72,6 +84,11 @@ class Link(Witness):
             await anyio.sleep_forever()
         size = line.size if isinstance(line, OversizeLine) else len(line)
         facts: dict[str, object] = {"taken": size + 1}
+        if isinstance(message, JSONRPCNotification) and message.method == CANCELLED:
+            number = as_request_id((message.params or {}).get("requestId"))
+            if number in self._open:
+                # It gets no response.
+                self.note_response(number)
         if isinstance(message, JSONRPCRequest):
             facts["begun"] = json.dumps(message.id)
             self._open.add(message.id)
@@ -132,3 +149,4 @@ class Link(Witness):
 
     def close(self) -> None:
         self._reader.close()
+        asyncio.get_running_loop().remove_writer(self._socket)

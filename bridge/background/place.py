@@ -13,6 +13,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from bridge import __version__
 
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
 
 MAX_PATH_BYTES = 103  # Of a socket's path on macOS; 107 on Linux.
 
-SETTINGS = ("MCP_BRIDGE_", "MCP_SERVERS_CONFIG", "DOCKER_", "CONTAINER_", "KUBECONFIG", "XDG_")
+SETTINGS = (
+    "MCP_BRIDGE_",
+    "MCP_SERVERS_CONFIG",
+    "DOCKER_",
+    "CONTAINER_",
+    "KUBECONFIG",
+    *("XDG_CONFIG_", "XDG_STATE_", "XDG_DATA_", "XDG_CACHE_", "XDG_RUNTIME_"),
+)
 """Prefixes of the variables that the parts shared by clients depend on, in addition to `HOME`."""
 
 
@@ -60,6 +68,11 @@ class Place:
             return None
         return number
 
+    def processor_time(self) -> str:
+        """Return the processor time of the recorded process; empty if it is unknown."""
+        fields = _stat_fields(self.read_record().get("pid", 0))
+        return " ".join(fields[11:13])
+
     def read_record(self) -> dict[str, Any]:
         """Return what the bridge has recorded of itself; empty for none."""
         try:
@@ -76,7 +89,9 @@ def directory_of(environ: Mapping[str, str]) -> str:
     It is in `XDG_RUNTIME_DIR`, else in the state directory, or in /tmp if that path is too long.
     """
     runtime = environ.get("XDG_RUNTIME_DIR", "")
-    if runtime.startswith("/") and os.access(runtime, os.W_OK):
+    is_usable = runtime.startswith("/") and os.access(runtime, os.W_OK)
+    # Root can write to another user's.
+    if is_usable and os.stat(runtime).st_uid == os.geteuid():  # noqa: PTH116
         found = f"{runtime}/mcp-code-bridge"
     else:
         found = f"{_state_directory(environ)}/run"
@@ -124,17 +139,36 @@ def places(directory: str) -> Iterator[Place]:
             yield Place(directory, name.removesuffix(".json"))
 
 
+def remove_dead(directory: str) -> None:
+    """Remove the sockets and records of bridges that have died."""
+    for place in places(directory):
+        with suppress(OSError):
+            # Who starts a bridge there holds the lock.
+            if place.process() is None and (lock := place.hold_lock()) is not None:
+                for path in (place.socket, place.record):
+                    with suppress(FileNotFoundError):
+                        os.unlink(path)  # noqa: PTH108
+                os.close(lock)
+
+
 def process_start(number: int) -> str:
-    """Return a process's start time, as the kernel prints it; empty if it is unknown."""
-    try:
-        with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            return file.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        pass
+    """Return a process's start time, as the kernel prints it; empty for none that runs."""
+    if fields := _stat_fields(number):
+        # A process that has ended may wait for its parent for a long time.
+        return "" if fields[0] in "ZX" else fields[19]
     if os.path.isdir("/proc/self"):  # noqa: PTH112
         return ""
     with os.popen(f"ps -o lstart= -p {number:d}") as said:
         return "-".join(said.read().split())
+
+
+def _stat_fields(number: int) -> list[str]:
+    """Return the fields of a process after its name, as proc(5) lists them; none without /proc."""
+    try:
+        with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def _state_directory(environ: Mapping[str, str]) -> str:

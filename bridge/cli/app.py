@@ -2,8 +2,7 @@
 
 A command is an async function `f(settings, *, ...)` whose parameters typer reads. The table has its
 summary, and its docstring continues the help. Its module is imported when the command is called.
-`serve` never imports this module. Functions of commands import what help and `serve` do without,
-such as the engine, the MCP SDK and rich.
+Functions of commands import what help does without, such as the engine, the MCP SDK and rich.
 """
 
 from __future__ import annotations

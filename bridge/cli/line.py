@@ -1,12 +1,7 @@
-"""Defines a parsed command line, and parses one that serves without typer.
-
-Clients start the bridge with a few fixed words. `simple_invocation` parses them, because typer's
-import takes longer than the rest of the start.
-"""
+"""Defines a parsed command line; `app` parses one with typer."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -53,21 +48,3 @@ def handler_of(name: str) -> Callable[..., Any]:
     path = f"bridge.{module}" if "." in module else f"bridge.cli.{module}"
     command: Callable[..., Any] = getattr(import_module(path), function)
     return command
-
-
-def simple_invocation(words: Sequence[str]) -> Invocation | None:
-    """Parse a command line that serves; return None for others and for mistakes."""
-    if "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:  # Set by a shell that completes words.
-        return None
-    command, *rest = with_default(words)
-    if command != "serve":
-        return None
-    given: dict[str, str] = {}
-    while rest:
-        flag, equals, value = rest.pop(0).partition("=")
-        name = flag.removeprefix("--").replace("-", "_")
-        if not flag.startswith("--") or name not in {*FLAGS, "http"} or not (equals or rest):
-            return None
-        given[name] = value if equals else rest.pop(0)
-    http = given.pop("http", None)
-    return Invocation(handler=SERVE, arguments={"http": http, "no_token": False}, flags=given)

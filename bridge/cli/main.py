@@ -14,7 +14,8 @@ from typing import Any
 
 import anyio
 
-from bridge.cli.line import SERVE, Invocation, handler_of, simple_invocation, with_default
+from bridge.cli.app import read_words
+from bridge.cli.line import SERVE, Invocation, handler_of, with_default
 from bridge.cli.output import JsonLines, RepeatedLines, TerminalHandler, write_error
 from bridge.errors import BridgeError, SettingsError
 from bridge.event_loop import background_task
@@ -39,11 +40,7 @@ def main(
     """
     try:
         words = sys.argv[1:] if argv is None else argv
-        invocation: Invocation | int | None = simple_invocation(words)
-        if invocation is None:
-            from bridge.cli.app import read_words
-
-            invocation = read_words(with_default(words))
+        invocation = read_words(with_default(words))
         if isinstance(invocation, int):
             return invocation
         with frozen_imports():
@@ -55,12 +52,19 @@ def main(
     except KeyboardInterrupt:
         return INTERRUPTED
     except (*_CLOSED, BaseExceptionGroup) as error:
-        if isinstance(error, BaseExceptionGroup) and error.split(_CLOSED)[1] is not None:
+        if not is_closed(error):
             raise
         # It is no error if the reader of our output closed its end.
         logger.debug("the reader of our output closed its end", exc_info=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
+
+
+def is_closed(error: BaseException) -> bool:
+    """Return whether an error is only that the reader of our output has gone."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(_CLOSED)[1] is None
+    return isinstance(error, _CLOSED)
 
 
 def _prepare(
@@ -134,20 +138,29 @@ def frozen_imports() -> Iterator[None]:
 
 
 def _set_up_logging(settings: Settings, *, serving: bool) -> None:
+    level = begin_log(TerminalHandler(sys.stderr), settings, brief=not serving)
+    for line in (*unknown_variables(settings.environ), *settings.notes):
+        logger.warning("%s", line)
+    if not serving and level == "WARNING":
+        # Building an image takes minutes, so its progress is shown in scripts too.
+        logging.getLogger("bridge.sandbox.container.backend.progress").setLevel("INFO")
+
+
+def begin_log(handler: logging.Handler, settings: Settings, *, brief: bool = False) -> str:
+    """Have a handler write this process's log; return its level."""
+    level = format_log(handler, settings, brief=brief)
+    logging.basicConfig(level=level, handlers=[handler])
+    for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+    return level
+
+
+def format_log(handler: logging.Handler, settings: Settings, *, brief: bool) -> str:
     level, line = settings.log_level, "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    brief = not serving and level in ("INFO", "WARNING")
-    if brief:
+    if brief and level in ("INFO", "WARNING"):
         # At a terminal, progress lines would hide the command's own output.
         level, line = "WARNING", "%(level)s: %(message)s"
-    handler = TerminalHandler(sys.stderr)
     in_json = settings.log_format == "json"
     handler.setFormatter(JsonLines() if in_json else logging.Formatter(line))
     handler.addFilter(RepeatedLines())
-    logging.basicConfig(level=level, handlers=[handler])
-    for line in (*unknown_variables(settings.environ), *settings.notes):
-        logger.warning("%s", line)
-    if brief:
-        # Building an image takes minutes, so its progress is shown in scripts too.
-        logging.getLogger("bridge.sandbox.container.backend.progress").setLevel("INFO")
-    for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
-        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+    return level

@@ -68,12 +68,10 @@ async def watched_engine(
     settings: Settings, cwd: str | None = None, shared: SharedParts | None = None
 ) -> AsyncIterator[Engine]:
     """Open a client's engine, which notices changes of the configuration at once."""
-    # Not eager: the answer to `initialize` must not wait for the files of all servers.
-    opened = open_engine(
-        settings, eager=False, choose_backend=select_present, cwd=cwd, shared=shared
-    )
     context = context_for(settings, cwd)
-    async with opened as engine:
+    async with open_engine(
+        settings, choose_backend=select_present, cwd=cwd, shared=shared
+    ) as engine:
         servers = engine.servers
 
         def plan() -> WatchPlan:

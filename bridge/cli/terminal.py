@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import termios
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager, nullcontext
@@ -21,6 +20,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from bridge.cli.origin import stderr, stdin
 from bridge.cli.output import StatusLine, can_move, hide_status, hold_logs, visible, write_err_line
 from bridge.errors import CannotAskError, UsageError
 from bridge.event_loop import background_tasks
@@ -47,8 +47,8 @@ class Person:
     """The user of any command, for questions on stderr and answers on stdin."""
 
     def __init__(self, reader: TextIO | None = None, writer: TextIO | None = None) -> None:
-        self._reader = reader or sys.stdin
-        self._writer = writer or sys.stderr
+        self._reader = reader or stdin()
+        self._writer = writer or stderr()
 
     @property
     def attended(self) -> bool:

@@ -334,9 +334,9 @@ class Lister:
 class Servers:
     """The discovered servers, their tools and their sessions. Enter before use.
 
-    Entering reads the configuration if `eager`; if not, call `refresh` first. A tolerant load waits
-    `straggler_seconds` for a server, and does not retry a failed one within `failure_seconds`.
-    `offer_login` asks the current run's user to log in to a server, and returns whether they did.
+    Entering reads the configuration. A tolerant load waits `straggler_seconds` for a server, and
+    does not retry a failed one within `failure_seconds`. `offer_login` asks the current run's user
+    to log in to a server, and returns whether they did.
     """
 
     def __init__(
@@ -345,7 +345,6 @@ class Servers:
         pool: Pool,
         cache: ToolCache,
         *,
-        eager: bool = True,
         straggler_seconds: float = STRAGGLER_SECONDS,
         failure_seconds: float = FAILURE_SECONDS,
         observed: LearnedShapes | None = None,
@@ -365,7 +364,6 @@ class Servers:
         self.secrets = secrets or Secrets()
         self.inventory = ToolInventory(observed, self.secrets.redactor)
         self.secrets.changed = self.inventory.redact_again
-        self._eager = eager
         self._lister = Lister(pool, cache, self.inventory, straggler_seconds, failure_seconds)
         pool.on_tools_changed = self._lister.tools_changed
         self._stack = AsyncExitStack()
@@ -375,15 +373,12 @@ class Servers:
             if self._shapes is not None:
                 stack.push_async_callback(self._shapes.close)
             await stack.enter_async_context(self.pool)
-            if self._eager:
-                await self.refresh()
+            await self.refresh()
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
             self._lister.tasks = tasks
             if self._shapes is not None:
                 tasks.start_soon(self._shapes.save_regularly)
-            if not self._eager:
-                tasks.start_soon(self.refresh)
             self._stack = stack.pop_all()
         return self
 

@@ -66,6 +66,7 @@ from bridge.store.heartbeat import Heartbeat
 from bridge.upstream.client_features import current_caller, on_behalf_of
 from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins
+from bridge.upstream.oauth_login import Callback, log_in
 from bridge.upstream.pool import Pool
 from bridge.upstream.sharing import Connections, without_window
 from bridge.upstream.token_store import TokenStore
@@ -413,9 +414,6 @@ class LoginOffers:
 
         Each run offers a login to a server once.
         """
-        # Imported here: most bridges offer no login, and it takes an HTTP server of its own.
-        from bridge.upstream.oauth_login import Callback, log_in
-
         run = current_caller()
         if not isinstance(run, RunCaller) or not run.may_visit or spec.name in run.offered_logins:
             return False
@@ -467,7 +465,6 @@ async def open_engine(
     finder: Finder | None = None,
     choose_backend: Callable[[Settings], Awaitable[Backend]] = select_backend,
     cwd: str | None = None,
-    eager: bool = True,
     patient: bool = False,
     shared: SharedParts | None = None,
 ) -> AsyncIterator[Engine]:
@@ -477,7 +474,6 @@ async def open_engine(
         shared: The opened parts of a bridge with several clients; by default the engine's own.
         finder: Finds servers; by default in the clients' configuration files.
         cwd: The project's directory; by default the current one.
-        eager: Whether to wait until the configuration is read; see `Servers`.
         patient: Whether runs wait for a server that is being installed.
     """
     async with AsyncExitStack() as stack:
@@ -508,7 +504,6 @@ async def open_engine(
             finder or ConfigFinder(context, consents),
             pool,
             ToolCache(shared.store),
-            eager=eager,
             observed=LearnedShapes(shared.store),
             secrets=secrets,
             consents=consents,

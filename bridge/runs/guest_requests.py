@@ -30,12 +30,10 @@ from bridge.model import MEBIBYTE, STREAMS, Artifact, Json
 from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
 from bridge.rpc.values import prompt_value, resource_value, tool_error
 from bridge.text import counted
-from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
+from bridge.upstream.listing import LISTS, MAX_NAME_CHARS, MAX_URI_CHARS, Kind
 from bridge.upstream.server import UpstreamServer
 
 logger = logging.getLogger(__name__)
-
-MAX_NAME_CHARS = 1024  # A guest's name goes into records, errors and questions.
 
 MAX_QUERY_CHARS = 8_000  # A guest's query is searched for.
 

@@ -34,6 +34,7 @@ from bridge.inventory.guide import SKILLS_SERVER
 from bridge.inventory.servers import Servers
 from bridge.model import Json, Provenance, Tool
 from bridge.saved_functions.documents import (
+    MAX_VALUE_BYTES,
     SKILLS,
     add_read,
     forget_read,
@@ -41,7 +42,6 @@ from bridge.saved_functions.documents import (
     read_by_writers,
 )
 from bridge.saved_functions.source import (
-    MAX_SOURCE_BYTES,
     NAME,
     Header,
     Skill,
@@ -95,7 +95,7 @@ class SkillFiles:
 
     def text(self, name: str) -> str | None:
         try:
-            data = read_regular(self._path(name), 2 * MAX_SOURCE_BYTES)
+            data = read_regular(self._path(name), 2 * MAX_VALUE_BYTES)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -264,7 +264,7 @@ class SkillFiles:
         number, _ = version_of(*decode_skill(text))
         with suppress(OSError, ValueError):
             if number in self._versions(name) and read_regular(
-                self._version(name, number), 2 * MAX_SOURCE_BYTES
+                self._version(name, number), 2 * MAX_VALUE_BYTES
             ) == _bytes(text):
                 return
         self._keep(name, max(number, max(self._versions(name), default=0) + 1), text)

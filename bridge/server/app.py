@@ -125,12 +125,8 @@ def _task_fields(run: SuspendedRun, number: str) -> dict[str, Any]:
 NoteRun = Callable[[types.RequestId, str], None]
 
 
-def note_nothing(number: types.RequestId, run_id: str) -> None:
-    """Stand in for a front, which only clients of a background bridge have."""
-
-
 def build_server(
-    engine: Engine, *, principal: str = "", note_run: NoteRun = note_nothing
+    engine: Engine, *, principal: str = "", note_run: NoteRun = lambda *_: None
 ) -> NotifyingServer:
     """Return the MCP server of one client, or of all clients over HTTP.
 

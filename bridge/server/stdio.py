@@ -12,6 +12,7 @@ import logging
 import os
 import select
 import sys
+import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,11 +25,13 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.server.lowlevel import Server
+from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.message import SessionMessage
 from mcp.types import (
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
+    JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
 )
@@ -41,7 +44,7 @@ from mcp_types.jsonrpc import (
 )
 from pydantic import ValidationError
 
-from bridge.descriptor_reader import Reader
+from bridge.descriptor_reader import input_of
 from bridge.errors import BridgeError
 from bridge.event_loop import LARGE, offload
 from bridge.gate.audit.reading import about
@@ -60,6 +63,8 @@ from bridge.upstream.framing import (
 
 STDIO = "stdio"
 """The owner of the runs of the client on stdio."""
+
+CANCELLED = "notifications/cancelled"
 
 PIECE_BYTES = select.PIPE_BUF
 """Written at once: a writable pipe takes this much without blocking."""
@@ -82,7 +87,8 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
     """A write stream for the SDK's server, over a descriptor that may block.
 
     It cancels `over` when the client has gone. `failure` has the reason. Responses to `answered`
-    requests are dropped, because an earlier bridge has sent them.
+    requests are dropped, because an earlier bridge has sent them. Ids of the server's requests
+    follow `before`, so that an answer to an earlier bridge's request answers none of this one.
     """
 
     def __init__(
@@ -91,7 +97,9 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         over: anyio.CancelScope,
         witness: Witness | None = None,
         answered: Collection[RequestId] = (),
+        before: int = 0,
     ) -> None:
+        self.before = before
         self._fd = fd
         self._over = over
         self._witness = witness or Witness()
@@ -109,6 +117,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         if answers in self._answered:
             self._answered.discard(answers)
             return
+        _follow(message, self.before)
         async with self._lock:
             await self._write_rest()
             self._rest = memoryview(encode(message).encode() + b"\n")
@@ -283,6 +292,9 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
                     self._known -= 1
                 else:
                     await self._witness.take(line, message)
+                if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+                    number = coerce_request_id(message.id)
+                    message.id = number - self._writer.before if isinstance(number, int) else number
                 if message is not None:
                     return SessionMessage(message)
             if self._ended:
@@ -319,29 +331,21 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         self._lines.clear()
 
 
+def _follow(message: JSONRPCMessage, before: int) -> None:
+    """Have a server's request follow those of an earlier bridge."""
+    if isinstance(message, JSONRPCRequest):
+        message.id = int(message.id) + before
+    elif isinstance(message, JSONRPCNotification) and message.method == CANCELLED:
+        message.params = dict(message.params or {})
+        message.params["requestId"] += before
+
+
 class InputReader(Protocol):
     """A source of a client's bytes, as `Reader`."""
 
     async def read(self) -> bytes: ...
 
     def close(self) -> None: ...
-
-
-def input_of(fd: int) -> Reader:
-    """Return a reader of a descriptor that may block."""
-    return Reader(fd, partial(_read_available, fd))
-
-
-def _read_available(fd: int) -> bytes | None:
-    """Return the available bytes, even of a descriptor that may block; None for none yet.
-
-    Regular files and the null device, which no event loop can watch, are always readable.
-    """
-    if not select.select((fd,), (), (), 0)[0]:
-        return None
-    with suppress(BlockingIOError):
-        return os.read(fd, 64 * 1024)  # The capacity of a pipe.
-    return None
 
 
 @dataclass(frozen=True)
@@ -400,7 +404,8 @@ async def serve_client(
         for line in resumed.lines
         if isinstance(message := decode_line(line), JSONRPCRequest)
     ]
-    writer = StdoutMessages(out, over, witness, answered)
+    before = time.time_ns() // 1_000_000 if resumed.lines else 0
+    writer = StdoutMessages(out, over, witness, answered, before)
     reader = StdinMessages(source, writer, witness, resumed.lines)
     with over:
         await writer.resume(resumed)

@@ -2,8 +2,8 @@
 
 Only another guest interprets a state. A malformed part makes this state unusable, and the session
 continues. A session is a row with its state; a state with another digest is refused. A disk error
-loses the state and no run. After a power cut the state is the old or the
-new one. The state is readable by this user only, and is not encrypted.
+loses the state and no run, but of several bridges it refuses the run. After a power cut the state
+is the old or the new one. The state is readable by this user only, and is not encrypted.
 
 Of several bridges, the one that runs something in a session has claimed its row, and renews the
 claim meanwhile. The save releases it. A claim that is not renewed lapses by the database's clock.
@@ -20,12 +20,12 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from bridge.errors import InvalidRequestError
+from bridge.errors import BridgeError, InvalidRequestError
 from bridge.guest.protocol.wire import State
 from bridge.model import Json, Loss, owner_digest
 from bridge.store import Store
@@ -147,8 +147,7 @@ class Checkpoints:
         try:
             every = self.all(owner)
         except OSError as error:
-            logger.warning("saved sessions cannot be read: %s", error)
-            return None, "what is saved of sessions cannot be read"
+            return None, self.explain(error)
         by_id = next((each for each in every if each.session_id == key), None)
         return by_id or next((each for each in every if each.name == key), None), ""
 
@@ -158,7 +157,7 @@ class Checkpoints:
         try:
             rows = self._store.query(table("sessions").select().where(ours))
         except OSError as error:
-            return None, f"its checkpoint cannot be read: {error.strerror or error}"
+            return None, self.explain(error)
         if not rows:
             return None, ""
         data = bytes(rows[0].state or b"")
@@ -166,6 +165,14 @@ class Checkpoints:
         if saved is None or hashlib.sha256(data).hexdigest() != rows[0].digest:
             return None, "its checkpoint is damaged, or somebody changed it"
         return saved, ""
+
+    def explain(self, error: OSError) -> str:
+        """Return why saved sessions cannot be read; of several bridges, raise BridgeError."""
+        why = f"what is saved of sessions cannot be read: {error.strerror or error}"
+        if self._claims is None:
+            return why
+        # A session that begins again would replace the saved one.
+        raise BridgeError(f"Nothing was run: {why}.", code="store_unavailable") from error
 
     def save(self, owner: str, saved: Saved, *, release: bool = False) -> str:
         """Replace a saved session, and release its claim; return why that failed, or "".
@@ -218,10 +225,10 @@ class Checkpoints:
     def remove(self, owner: str, session_id: str) -> bool:
         """Remove a session; return whether it existed."""
         ours = _has_key(*session_key(owner, session_id))
-        if not self._store.query(select("sessions", "size").where(ours)):
-            return False
-        self._store.execute(table("sessions").delete().where(ours), durable=True)
-        return True
+        exists = bool(self._store.query(select("sessions", "size").where(ours)))
+        if exists:
+            self._store.execute(table("sessions").delete().where(ours), durable=True)
+        return exists
 
     def tidy(self) -> int:
         """Remove expired and excess sessions, unless a bridge runs something in them."""
@@ -304,10 +311,15 @@ class Claims:
         self._held: dict[SessionKey, object] = {}
         self._unreleased: set[SessionKey] = set()
         self._releasing = anyio.Lock()
+        self._renewed = -inf
 
     def holds(self, owner: str, session_id: str) -> bool:
         """Return whether this bridge has claimed a session and knows of no loss."""
         return session_key(owner, session_id) in self._held
+
+    def are_fresh(self) -> bool:
+        """Return whether no claim of this bridge can have lapsed."""
+        return monotonic() - self._renewed < LEASE_SECONDS
 
     async def claim(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
         """Claim a session that no other living bridge has.
@@ -414,9 +426,8 @@ class Claims:
     def _release(self, key: SessionKey) -> None:
         sessions = table("sessions")
         ours = (_has_key(*key), sessions.c.process == self._process)
-        self._store.execute(
-            sessions.update().where(*ours, sessions.c.digest != "").values(process="")
-        )
+        freed = sessions.update().where(*ours, sessions.c.digest != "").values(process="")
+        self._store.execute(freed)
         self._store.execute(sessions.delete().where(*ours, sessions.c.digest == ""))
 
     def _renew(self) -> list[tuple[SessionKey, str, object]]:
@@ -424,10 +435,12 @@ class Claims:
         sessions, held = table("sessions"), dict(self._held)
         if not held:
             return []
+        began = monotonic()
         renewed = sessions.update().where(sessions.c.process == self._process)
         renewed = renewed.values(renewed=self._store.moment(time()))
         for row in self._store.execute(renewed.returning(sessions.c.owner, sessions.c.id)):
             held.pop((row.owner, row.id), None)
+        self._renewed = began
         return [(key, self.holder(key), claim) for key, claim in held.items()]
 
 

@@ -127,10 +127,6 @@ class Record:
             facts=facts,
         )
 
-    def is_large(self, limit: int) -> bool:
-        """Return whether the variables may exceed `limit` bytes."""
-        return sum(held.size or 0 for held in self.holdings.holds) > limit // 2
-
     def opened(self) -> None:
         """Record a new sandbox."""
         self.begun, self.intact = False, True
@@ -209,11 +205,6 @@ class Record:
         if saved is not None and saved.facts.get("flow") != self.flow.document():
             # Another bridge may have saved the session since.
             self.flow.absorb(FlowState.of(saved.facts.get("flow")))
-
-    def given_up(self) -> None:
-        """Record that a run was killed at an unknown point."""
-        self.runs += 1
-        self.lose("its last run was given up, and had to be killed")
 
     def lose(self, why: str) -> None:
         """Record that the unsaved state is gone."""

@@ -127,9 +127,7 @@ class Session:
             waiting = self._queue.popleft()
             waiting.cancel()
             waiting.finish()
-        if self._busy is not None:
-            await self._busy.give_up()
-        await self.put_away()
+        await self.end_run()
 
     async def yield_to(self, bridge: str) -> None:
         """End what runs or waits here: another bridge has taken the session over."""
@@ -138,9 +136,10 @@ class Session:
             self._queue.popleft().finish(elsewhere_error(self.record.session_id, bridge))
         await self.end_run(takeover(bridge))
 
-    async def end_run(self, why: str) -> None:
-        """End the current run, and release the sandbox without a save."""
-        self.record.lose(why)
+    async def end_run(self, why: str = "") -> None:
+        """End the current run and release the sandbox, without a save if there is a reason."""
+        if why:
+            self.record.lose(why)
         if self._busy is not None:
             self._busy.overtaken = why
             await self._busy.give_up()
@@ -345,10 +344,12 @@ class Session:
                 self._queue.appendleft(queued)
                 return
         elif not turn.concluded and (queued.stop is not None or not turn.guest.is_whole):
-            record.given_up()
+            record.runs += 1
+            record.lose("its last run was given up, and had to be killed")
         if queued.ends:
             await self._forget()
-        if self._services.claims is None and not record.is_large(self._services.state_bytes):
+        size = sum(held.size or 0 for held in record.holdings.holds)
+        if self._services.claims is None and size <= self._services.state_bytes // 2:
             # The result need not wait for the save. Of several bridges another one may serve the
             # next run, and needs the saved state. A large state may be saved only in part.
             queued.finish()
@@ -359,7 +360,9 @@ class Session:
         state = await self._services.save_state(guest, record.runs, self._services.state_bytes)
         self._unwritten = None
         if state is None or not guest.is_whole:
-            record.lose("it did not answer any more when it was to be saved")
+            why = "it did not answer any more when it was to be saved"
+            record.lose(why)
+            turn.unsaved = f"What this run changed is not saved: {why}. Its calls have happened."
         elif state.data is None:
             record.set_unsaved(state.problem)
             turn.unsaved = f"The state after this run is in this bridge only: {state.problem}."

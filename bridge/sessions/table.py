@@ -5,7 +5,6 @@ A known caller may use a session's name. Any other caller needs the id, which ca
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections import OrderedDict
@@ -43,8 +42,6 @@ from bridge.sessions.session import (
 from bridge.sessions.turns import QueuedRun
 from bridge.settings import Settings
 from bridge.store import Store
-
-logger = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 500
 """Remembered sessions without a sandbox: a client can use any number of names."""
@@ -166,7 +163,7 @@ class Sessions:
         try:
             stored = await kept.run(kept.all, owner)
         except OSError as error:
-            logger.warning("saved sessions cannot be read: %s", error)
+            kept.explain(error)
         for saved in stored:
             found[saved.session_id] = Listed(
                 record=Record(owner, saved.name, saved),
@@ -209,22 +206,22 @@ class Sessions:
     async def _claim(self, session: Session, claims: Claims) -> Session:
         """Claim a session; return it, or what it has become in another replica."""
         record = session.record
-        # A replica that was paused for too long may have lost its claim.
         session.claimed = session.claimed and claims.holds(record.owner, record.session_id)
-        if session.claimed or session.over:
+        # A replica that was paused or cut off for too long claims again what it may have lost.
+        if session.over or (session.claimed and claims.are_fresh()):
             return session
         try:
             saved, lapsed = await claims.claim(record.owner, record.session_id)
         except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                await claims.release(record.owner, record.session_id)
-            if not isinstance(error, OSError):
-                raise
-            message = f"The session could not be read: {error.strerror or error}. Nothing was run."
-            raise BridgeError(message, remedy="Try again once the store can be used.") from error
+            if not session.claimed:
+                with anyio.CancelScope(shield=True):
+                    await claims.release(record.owner, record.session_id)
+            if isinstance(error, OSError):
+                self._services.checkpoints.explain(error)
+            raise
         # No `await` before `claimed` is set: a claim that no session records is never released.
         if record.saved != (0 if saved is None else saved.run):
-            session.over = True
+            session.over, session.claimed = True, False
             if self._tasks is not None:
                 self._tasks.start_soon(session.end_run, takeover())
             if saved is None:

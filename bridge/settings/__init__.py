@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from bridge.background.place import directory_of
 from bridge.errors import InvalidRequestError, SettingsError
 from bridge.model import Json, ProtocolMode, ServerSettings, Share
 from bridge.private_files import exposure, make_directory
@@ -161,7 +162,8 @@ def private_places(settings: Settings) -> tuple[Path, ...]:
     kept = (file, store_of(settings).blobs.root)
     chosen = (settings.policy.path, settings.skills_dir, packages_dir(settings), *kept)
     kept_servers = moved_dir(settings.environ)
-    own = (settings.state_dir, runtime_dir(settings), kept_servers, *filter(None, chosen))
+    sockets = (runtime_dir(settings), Path(directory_of(settings.environ)))
+    own = (settings.state_dir, *sockets, kept_servers, *filter(None, chosen))
     return (*own, *engine_directories(settings.environ))
 
 

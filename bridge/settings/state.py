@@ -64,7 +64,9 @@ def runtime_dir(settings: Settings) -> Path:
     The caller creates it and checks that it is private.
     """
     base = Path(settings.environ.get("XDG_RUNTIME_DIR", ""))
-    if base.is_absolute() and base.is_dir() and os.access(base, os.W_OK):
+    is_usable = base.is_absolute() and base.is_dir() and os.access(base, os.W_OK)
+    # Root can write to another user's.
+    if is_usable and base.stat().st_uid == os.geteuid():
         found = base / "mcp-code-bridge"
     else:
         found = settings.state_dir / "run"

@@ -168,7 +168,7 @@ class Store:
         """Open a write transaction for rows that refer to a content; publish it at the end."""
         try:
             self.blobs.prepare(unfinished, digest)
-            with self.writing() as transaction:
+            with self.writing(durable=self.shared) as transaction:
                 yield transaction
                 self.blobs.publish(transaction.connection, unfinished, digest)
         except BaseException as error:

@@ -126,7 +126,10 @@ class Connections:
     def report(self) -> list[dict[str, Any]]:
         """Return each process with the count of clients that use it."""
         return [
-            {"server": each.spec.name, "pid": each.endpoint.pid, "clients": len(each.servers)}
+            {
+                **{"server": each.spec.name, "definition": each.spec.definition},
+                **{"pid": each.endpoint.pid, "clients": len(each.servers)},
+            }
             for each in self._all
         ]
 

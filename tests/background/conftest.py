@@ -8,7 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.background.rig import Person, person
+from bridge.background.commands import running
+from tests.background.rig import Person, person, wait_for
+
+
+@pytest.fixture(scope="module")
+def shared_home() -> Iterator[Person]:
+    with tempfile.TemporaryDirectory(prefix="mcb-") as home, person(Path(home)) as somebody:
+        yield somebody
+
+
+@pytest.fixture
+def shared_user(shared_home: Person, request: pytest.FixtureRequest) -> Iterator[Person]:
+    """A user whose bridge has served the clients of earlier tests, and has none now."""
+    somebody = Person(shared_home.home, project=Path(request.node.name))
+    somebody.add_servers()
+    yield somebody
+    wait_for(lambda: not any(each["clients"] for each in running(somebody.environ)))
 
 
 @pytest.fixture

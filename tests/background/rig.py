@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bridge.background.commands import running
 from bridge.background.place import Place, directory_of, places
 
 PATIENCE = 60.0  # Seconds for an answer on a machine that does other things too.
@@ -27,14 +28,20 @@ RECORDER = Path(__file__).parents[1] / "fakes" / "servers" / "recorder.py"
 
 @dataclass
 class Person:
-    """A user with a home of its own."""
+    """A user with a home of its own.
+
+    Attributes:
+        project: Where clients start, and where the recorder servers write what they were asked.
+    """
 
     home: Path
     variables: dict[str, str] = field(default_factory=dict)
+    project: Path = Path()
 
     def __post_init__(self) -> None:
-        for name in ("run", "project"):
-            (self.home / name).mkdir(parents=True, mode=0o700)
+        self.project = self.home / self.project / "project"
+        (self.home / "run").mkdir(parents=True, mode=0o700, exist_ok=True)
+        self.project.mkdir(parents=True)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -43,6 +50,7 @@ class Person:
             "PATH": os.environ["PATH"],
             "XDG_RUNTIME_DIR": str(self.home / "run"),
             "MCP_BRIDGE_RUNTIME": "bubblewrap",
+            "MCP_BRIDGE_WARM": "0",
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             **self.variables,
         }
@@ -50,11 +58,11 @@ class Person:
     @property
     def calls(self) -> list[dict[str, Any]]:
         """What the recorder servers were asked."""
-        log = self.home / "calls"
+        log = self.project / "calls"
         return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
     def add_servers(self, *names: str, **entry: Any) -> None:
-        server = {"command": sys.executable, "args": [str(RECORDER), str(self.home / "calls")]}
+        server = {"command": sys.executable, "args": [str(RECORDER), str(self.project / "calls")]}
         entries = {name: {**server, **entry} for name in names}
         (self.home / ".claude.json").write_text(json.dumps({"mcpServers": entries}))
 
@@ -65,8 +73,8 @@ class Person:
 
     def status(self) -> dict[str, Any]:
         """What the only background bridge says of itself."""
-        [found] = json.loads(self.command("background", "status", "--json").stdout)
-        return dict(found)
+        [found] = running(self.environ)
+        return found
 
     def places(self) -> list[Place]:
         return list(places(directory_of(self.environ)))
@@ -75,8 +83,9 @@ class Person:
         """The ids of the running background bridges."""
         return [number for place in self.places() if (number := place.process()) is not None]
 
-    def processes(self, word: str = str(RECORDER)) -> list[int]:
-        """The ids of this user's processes with a word in their command lines."""
+    def processes(self, word: str = "") -> list[int]:
+        """The ids of this user's processes with a word in their command lines, or recorders."""
+        word = word or f"{RECORDER}\0{self.project / 'calls'}"
         found = []
         for path in Path("/proc").glob("[0-9]*"):
             try:
@@ -89,13 +98,13 @@ class Person:
         return found
 
     def client(self, cwd: Path | None = None, **environ: str) -> Client:
-        return Client(self, cwd or self.home / "project", environ)
+        return Client(self, cwd or self.project, environ)
 
     def command(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "bridge", *words],
             env={**self.environ, **environ},
-            cwd=self.home / "project",
+            cwd=self.project,
             capture_output=True,
             text=True,
             timeout=PATIENCE,
@@ -110,11 +119,11 @@ def person(home: Path, **variables: str) -> Iterator[Person]:
     try:
         yield somebody
     finally:
-        for number in somebody.bridges():
+        for number in somebody.processes("bridge.background"):
             os.kill(number, signal.SIGCONT)
             os.kill(number, signal.SIGTERM)
-        # An ending bridge removes its record before it writes the last of its state.
-        wait_for(lambda: not somebody.bridges() + somebody.processes("bridge.background"))
+        # A bridge removes its record first, and then ends its sandboxes.
+        wait_for(lambda: not somebody.processes("bridge.background"))
         # pytest shows it for a test that fails.
         print(somebody.log())
 
@@ -133,8 +142,9 @@ class Client:
     def __init__(self, owner: Person, cwd: Path, environ: Mapping[str, str]) -> None:
         self._unread = b""
         self._count = 0
+        self._open = set[int]()
         self.notes: list[dict[str, Any]] = []  # Notifications and requests of the bridge.
-        self.answers = 0
+        self._answers: dict[int, dict[str, Any]] = {}  # Received before they were waited for.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bridge"],
             stdin=subprocess.PIPE,
@@ -164,6 +174,7 @@ class Client:
 
     def begin(self, method: str, **params: Any) -> int:
         self._count += 1
+        self._open.add(self._count)
         self.send(id=self._count, method=method, params=params)
         return self._count
 
@@ -171,14 +182,16 @@ class Client:
         return self.answer(self.begin(method, **params))
 
     def answer(self, number: int) -> dict[str, Any]:
-        """Wait for the response to a request; no response may come unasked."""
-        while True:
+        """Wait for the response to a request; no request may have two, or none have one."""
+        while number not in self._answers:
             message = self.receive()
             if "method" in message:
                 self.notes.append(message)
                 continue
-            assert message["id"] == number, message
-            return message
+            assert message["id"] in self._open, message
+            self._open.remove(message["id"])
+            self._answers[message["id"]] = message
+        return self._answers.pop(number)
 
     def receive(self) -> dict[str, Any]:
         """Return the next message; a line that is none has the method "torn"."""

@@ -10,9 +10,12 @@ import subprocess
 from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
+from bridge.background.place import UnavailableError, place_for
 from tests.background.rig import Client, Person, text_of, wait_for
 
 SERVED_ALONE = "mcp-code-bridge serves alone"
@@ -26,7 +29,7 @@ def kill(number: int) -> None:
 def test_after_a_crash_the_next_request_works_in_every_client(user: Person) -> None:
     user.add_servers("keeper")
     with ExitStack() as stack:
-        clients = [stack.enter_context(user.client()).initialize() for _ in range(5)]
+        clients = [stack.enter_context(user.client()).initialize() for _ in range(3)]
         clients[0].run("await mcp_keeper.list_notes()")
         [number], [server] = user.bridges(), user.processes()
         kill(number)
@@ -161,7 +164,10 @@ def test_a_place_that_others_can_use_is_not_used(user: Person, kind: str) -> Non
         place.mkdir(mode=0o755 if kind == "open" else 0o700)
         if kind == "foreign":
             os.chown(place, 65534, 65534)
-    assert SERVED_ALONE in served_alone(user.client())
+    with pytest.raises(UnavailableError):
+        place_for((), user.environ)
+    if kind == "open":
+        assert SERVED_ALONE in served_alone(user.client())
 
 
 def test_a_listener_of_another_user_gets_nothing(user: Person) -> None:
@@ -186,7 +192,7 @@ print(one.recv(1000), flush=True)
         thief.stdout.readline()
         told = served_alone(user.client())
         assert thief.stdout.readline() == b"b''\n"
-    assert "user 65534 listens" in told
+    assert "user 65534 is at the other end" in told
 
 
 def test_a_full_disk_costs_no_client_its_bridge(user: Person) -> None:
@@ -203,6 +209,7 @@ def test_a_full_disk_costs_no_client_its_bridge(user: Person) -> None:
 
 def test_a_bridge_that_ends_on_sigterm_lets_runs_end(user: Person) -> None:
     user.add_servers("keeper")
+    user.variables["MCP_BRIDGE_DRAIN_SECONDS"] = "3"
     with user.client() as one, user.client() as two:
         held = one.initialize().begin_run("print(await mcp_keeper.slow(text='x'))")
         two.initialize()
@@ -228,6 +235,40 @@ def test_stop_ends_the_bridge_and_a_client_that_goes_on_starts_another(user: Per
         assert client.end()[0] == 0
     assert not user.bridges()
     assert "bubblewrap" in user.command("background", "logs").stdout
+
+
+def test_doctor_shows_the_bridge_or_why_none_is_used(user: Person) -> None:
+    def background(**environ: str) -> dict[str, Any]:
+        said = json.loads(user.command("doctor", "--json", **environ).stdout)["background"]
+        assert said["directory"] == str(user.home / "run" / "mcp-code-bridge")
+        return dict(said)
+
+    assert background() == {"directory": ANY, "problem": "", "bridges": []}
+    assert "is off" in background(MCP_BRIDGE_BACKGROUND="off")["problem"]
+    with user.client() as client:
+        client.initialize()
+        [bridge] = background()["bridges"]
+        assert ([bridge["pid"]], len(bridge["clients"])) == (user.bridges(), 1)
+        assert f"process {bridge['pid']} since" in user.command("doctor").stdout
+    (user.home / "run" / "mcp-code-bridge").chmod(0o755)
+    assert "only you can use" in background()["problem"]
+    (user.home / "run" / "mcp-code-bridge").chmod(0o700)
+
+
+def test_purge_ends_a_bridge_without_clients_and_removes_its_files(user: Person) -> None:
+    state = user.home / "some" / "state"
+    user.variables["MCP_BRIDGE_STATE_DIR"] = str(state)
+    with user.client() as client:
+        client.initialize()
+        refused = user.command("purge", "--yes")
+        assert "a bridge runs" in refused.stderr
+        assert client.end()[0] == 0
+    assert (state / "background.log").exists()
+    done = user.command("purge", "--yes")
+    assert (done.returncode, "1 background bridge stopped." in done.stderr) == (0, True)
+    assert not user.bridges()
+    assert not (state / "background.log").exists()
+    assert not (user.home / "run" / "mcp-code-bridge").exists()
 
 
 def test_a_socket_takes_no_other_users_process(user: Person) -> None:

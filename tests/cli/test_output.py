@@ -89,6 +89,7 @@ def bridge(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environ = {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
+        "MCP_BRIDGE_BACKGROUND": "off",
         "MCP_BRIDGE_RUNTIME": "/no/such/podman",
         "MCP_BRIDGE_WARM": "0",
     }
@@ -175,7 +176,7 @@ def test_a_pipe_gets_unchanged_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_all_commands_print_through_one_module() -> None:
-    printing = re.compile(r"\bprint\(|sys\.std(out|err)\.write|json\.dumps\(.*\bwrite_out")
+    printing = re.compile(r"\bprint\(|\bstd(out|err)(\(\))?\.write|json\.dumps\(.*\bwrite_out")
     texts = {path.name: path.read_text("utf-8") for path in COMMANDS.glob("*.py")}
     # app.py has an example of a program; serve.py prints its own address.
     printers = {name for name, text in texts.items() if printing.search(text)}

@@ -121,6 +121,7 @@ async def test_an_edit_reaches_the_client_and_disturbs_nothing(tmp_path: Path, m
     environ = {
         "HOME": str(tmp_path),
         "PATH": os.environ["PATH"],
+        "MCP_BRIDGE_BACKGROUND": "off",
         "MCP_BRIDGE_RUNTIME": "bubblewrap",
         "MCP_BRIDGE_WARM": "0",
     }

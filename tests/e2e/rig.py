@@ -47,6 +47,7 @@ class User:
     home: Path
     project: Path
     engine: str
+    background: str = "off"
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     bridges: set[int] = field(default_factory=set)
 
@@ -83,6 +84,7 @@ class User:
         return {
             **os.environ,
             "HOME": str(self.home),
+            "MCP_BRIDGE_BACKGROUND": self.background,
             "MCP_BRIDGE_RUNTIME": self.engine,
             "XDG_STATE_HOME": str(self.home / "state"),
             "XDG_RUNTIME_DIR": str(self.home / "run"),
@@ -119,6 +121,18 @@ class User:
             finally:
                 process.kill()
             return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def background_bridges(self) -> list[int]:
+        """Return the ids of this user's background bridges."""
+        found = processes_with(f"HOME={self.home}")
+        return [number for number, command in found.items() if "bridge.background" in command]
+
+    def end_background(self) -> None:
+        """End the background bridges, with their servers and sandboxes."""
+        if self.background == "on":
+            done = self.command("background", "stop")
+            assert done.returncode == 0, done.stderr
+            assert not self.background_bridges()
 
     def server_processes(self) -> list[str]:
         """Return the command lines of this user's servers and of all that they started."""

@@ -9,6 +9,13 @@ import pytest
 from bridge.cli.main import main
 from tests.e2e.rig import User, engines
 
+
+@pytest.fixture
+def background() -> str:
+    """Only one mode: no command starts a background bridge."""
+    return "off"
+
+
 on_one_engine = pytest.mark.parametrize(
     "engine_name",
     [pytest.param(name, marks=getattr(pytest.mark, name)) for name in engines()[:1]],

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.node
 
 PASSED_ON = (
     "HOME",
+    "MCP_BRIDGE_BACKGROUND",
     "MCP_BRIDGE_RUNTIME",
     "DOCKER_HOST",
     "CONTAINERS_CONF",

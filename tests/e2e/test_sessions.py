@@ -38,6 +38,7 @@ async def test_many_runs_with_two_servers_succeed_and_leave_nothing(
                 assert document["servers"] == ["time", "git"]
                 assert document["isolation"]["backend"] == user.engine
             assert user.servers_running() == 2
+    user.end_background()
     await until(lambda: not user.server_processes())
     await until(lambda: not user.containers())
 
@@ -81,5 +82,6 @@ async def test_a_client_that_disappears_in_a_run_leaves_nothing(user: User, tmp_
             tasks.start_soon(client.call_tool, "run_python", {"code": code})
             await until_exists(started)
             tasks.cancel_scope.cancel()
+    user.end_background()
     await until(lambda: not user.server_processes())
     await until(lambda: not user.containers())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,9 +15,12 @@ import pytest
 from mcp import Client
 
 from bridge.cli.records import show_run
+from bridge.errors import InvalidRequestError
+from bridge.event_loop import background_task
 from bridge.gate import fates
 from bridge.model import RunResult
 from bridge.runs import Engine
+from bridge.server.admission import Replica
 from bridge.server.app import build_server
 from bridge.store import ServerUrl, schema
 from tests.asker_rig import text_of
@@ -79,7 +84,7 @@ class Pair:
 
 
 def bridge(home: Path, name: str, url: str) -> AbstractAsyncContextManager[Engine]:
-    (home / name).mkdir()
+    (home / name).mkdir(exist_ok=True)
     (config := home / "config.toml").write_text(UNPINNED)
     finder = ListFinder(recorder("notes", home / "log", notes={"a": "text"}))
     settings = replace(settings_in(home / name), store=ServerUrl(url), replica=name)
@@ -154,6 +159,25 @@ async def test_a_retry_in_another_bridge_repeats_no_call_of_a_bridge_that_is_gon
         await until(lambda: bool(told))
     assert "another retry of the same run" in told[0]
     assert pair.made() == ["1", "2"]
+
+
+async def test_a_bridge_that_is_started_again_knows_the_fate_of_its_last_process_s_run(
+    pair: Pair,
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        run_id = "0123456789abcdef" * 2
+        tasks.start_soon(partial(run_program, pair.a, ONE + SLOW, run_id=run_id))
+        await pair.slow()
+        await pair.cut()
+        async with bridge(pair.home, "a", address(pair.home)) as again:
+            said = ""
+            while "notes.slow was sent without an answer" not in said:
+                # Until then the run may still go on.
+                with suppress(InvalidRequestError):
+                    said = (await run_program(again, ONE, retry_of=run_id)).error
+            assert "the bridge 'a' was not heard of for" in said
+        tasks.cancel_scope.cancel()
+    assert pair.made() == ["1"]
 
 
 async def test_bridges_continue_one_chain_of_retries(pair: Pair) -> None:
@@ -240,3 +264,59 @@ async def test_rows_have_so_many_calls_and_go_after_two_weeks(
         await run_program(pair.a, ONE, run_id=run_id)
     await until(lambda: many.run_id not in pair.known())
     assert "later" * 6 in pair.known()
+
+
+async def test_a_bridge_without_the_database_stays_ready_and_serves_what_needs_none(
+    pair: Pair,
+) -> None:
+    replica = Replica(pair.a)
+    async with background_task(replica.tend):
+        await until(lambda: not replica.missing)
+        await pair.cut()
+        assert (replica.missing, replica.impaired) == ([], ["store"])
+        result = await run_program(pair.a, f"open('out/a', 'w').close()\n{READ}1")
+        assert (result.status, result.result, result.artifacts) == ("success", 1, ())
+        assert "the database server cannot be reached" in result.missing[0].why
+        with raises_code("store_unavailable", match="Nothing was run"):
+            await run_program(pair.a, "1", session="work", owner="me")
+        await pair.mended()
+        assert replica.impaired == []
+    assert (await run_program(pair.a, "1", session="work", owner="me")).status == "success"
+
+
+@pytest.mark.parametrize("problem", ["clock", "schema"])
+async def test_a_bridge_with_a_wrong_clock_or_an_old_schema_begins_no_runs_and_is_not_ready(
+    tmp_path: Path, postgresql: Server, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bridge(tmp_path, "a", address(tmp_path)) as engine:
+        replica, real = Replica(engine), time.time
+        await run_program(engine, "1")
+        if problem == "clock":
+            monkeypatch.setattr(time, "time", lambda: real() + 90)
+        else:
+            later = schema.migrations.insert().values(number=len(schema.MIGRATIONS) + 1)
+            store_at(tmp_path).execute(later)
+        await until(lambda: problem in replica.missing)
+        with raises_code("draining", match="begins no runs: .* Nothing was run") as refused:
+            await run_program(engine, "1")
+        assert "remove" not in str(refused.value)
+        assert "another bridge" in refused.value.remedy
+
+
+async def test_an_idle_bridge_asks_the_database_once_for_each_beat(
+    tmp_path: Path, postgresql: Server
+) -> None:
+    logged = f"{address(tmp_path)}%20-clog_statement%3Dall"
+    async with bridge(tmp_path, "a", logged) as engine:
+        await run_program(engine, READ + ONE)
+        async with background_task(Replica(engine).tend):
+            await until(lambda: any("INSERT INTO bridges" in line for line in postgresql.log))
+            postgresql.log.clear()
+            beats = list[str]()
+            while len(beats) < 8:
+                await anyio.sleep(0.1)
+                beats = [line for line in postgresql.log if "INSERT INTO bridges" in line]
+            begins = [line for line in postgresql.log if "statement: BEGIN" in line]
+            asked = [line for line in postgresql.log if "execute <unnamed>" in line]
+    assert len(begins) - len(beats) in (0, 1)
+    assert all(" bridges" in line or " runs" in line for line in asked)

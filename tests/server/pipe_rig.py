@@ -10,9 +10,10 @@ from typing import Any
 
 import anyio
 
+from bridge.descriptor_reader import input_of
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.server.stdio import STDIO, StdinMessages, StdoutMessages, input_of
+from bridge.server.stdio import STDIO, StdinMessages, StdoutMessages
 
 PATIENCE = 30
 

@@ -19,8 +19,9 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCNotification
 
+from bridge.descriptor_reader import input_of
 from bridge.server.content import RECORD_KEY
-from bridge.server.stdio import MAX_MESSAGE_BYTES, StdinMessages, StdoutMessages, input_of
+from bridge.server.stdio import MAX_MESSAGE_BYTES, StdinMessages, StdoutMessages
 from bridge.upstream.framing import MAX_VALUES
 from tests.server.pipe_rig import hello
 
@@ -52,6 +53,7 @@ def environ(home: Path) -> dict[str, str]:
     return {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
+        "MCP_BRIDGE_BACKGROUND": "off",
         "MCP_BRIDGE_RUNTIME": "/no/such/podman",
         "MCP_BRIDGE_PROJECT_SERVERS": "none",
         "MCP_BRIDGE_WARM": "0",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,14 +14,16 @@ import pytest
 
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import RunResult
-from bridge.runs import Engine
+from bridge.runs import Engine, program
 from bridge.sessions import checkpoints
+from bridge.sessions.checkpoints import Claims, SessionKey
 from bridge.settings import Settings
 from bridge.store import ServerUrl
 from tests.engine_rig import settings_in
 from tests.fakes.backend import FakeBackend
 from tests.faulty_proxy import Fault, FaultyProxy, faulty_proxy
 from tests.postgresql import PASSWORD, ROLE, Server, url_for
+from tests.raised import raises_code
 from tests.session_rig import reopened, run, told, value, waits_for
 from tests.waiting import until, until_exists
 
@@ -92,9 +95,15 @@ async def test_a_run_ends_once_its_bridge_learns_that_another_one_has_the_sessio
         assert await value(one, "x", session=session) == ["first", "b"]
 
 
+@pytest.mark.parametrize("fault", ["hang", "refuse"])
 async def test_a_save_that_failed_is_reported_and_made_as_soon_as_the_database_answers(
-    settings: Settings, tmp_path: Path, proxy: FaultyProxy
+    settings: Settings,
+    tmp_path: Path,
+    proxy: FaultyProxy,
+    fault: Fault,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 1.0)
     begun, go = tmp_path / "begun", tmp_path / "go"
     results: list[RunResult] = []
     async with pair(settings, tmp_path, proxy) as (one, other):
@@ -107,11 +116,11 @@ async def test_a_save_that_failed_is_reported_and_made_as_soon_as_the_database_a
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run_here)
             await until_exists(begun)
-            proxy.fault = "refuse"
+            proxy.fault = fault
             go.touch()
         (result,) = results
         assert (result.status, told(result).state) == ("success", "unsaved")
-        assert "the database server was lost" in told(result).note
+        assert "could not write it down (the database server" in told(result).note
         assert one.sessions.unsaved == 1
         proxy.fault = ""
 
@@ -121,13 +130,15 @@ async def test_a_save_that_failed_is_reported_and_made_as_soon_as_the_database_a
             with suppress(InvalidRequestError):
                 seen = await value(other, "x", session=session)
         assert seen == 2
-        assert one.sessions.unsaved == 0
+        await until(lambda: one.sessions.unsaved == 0)
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.05])
 async def test_no_state_that_was_reported_kept_is_gone(
-    settings: Settings, tmp_path: Path, proxy: FaultyProxy
+    settings: Settings, tmp_path: Path, proxy: FaultyProxy, delay: float
 ) -> None:
     faults: tuple[Fault, ...] = ("", "refuse", "", "refuse", "refuse", "")
+    proxy.delay = delay
     async with pair(settings, tmp_path, proxy) as (one, other):
         session = told(await run(one, "seen = []")).session_id
         kept = set[int]()
@@ -185,3 +196,72 @@ async def test_a_run_in_a_session_costs_few_statements(
     statements = [line for line in postgresql.log if "statement: " in line or "execute" in line]
     assert len(statements) <= 8, statements
     assert sum("COMMIT" in line for line in statements) <= 3, statements
+
+
+@pytest.mark.parametrize("moment", ["before the claim", "after it"])
+async def test_state_that_cannot_be_read_for_a_moment_is_not_replaced(
+    settings: Settings,
+    tmp_path: Path,
+    proxy: FaultyProxy,
+    moment: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claim = Claims._try
+
+    def claim_and_lose(claims: Claims, key: SessionKey) -> object:
+        claimed = claim(claims, key)
+        proxy.fault = "refuse"
+        return claimed
+
+    async with pair(settings, tmp_path, proxy) as (one, other):
+        await run(other, "x = 'kept'")
+        with monkeypatch.context() as patch:
+            if moment == "after it":
+                patch.setattr(Claims, "_try", claim_and_lose)
+            else:
+                proxy.fault = "refuse"
+            with raises_code("store_unavailable", match="Nothing was run: .* cannot be read"):
+                await run(one, "x = 'new'")
+        proxy.fault = ""
+        assert await value(other, "x") == "kept"
+
+
+async def test_a_bridge_that_cannot_renew_its_claim_begins_no_run_with_it(
+    settings: Settings, tmp_path: Path, proxy: FaultyProxy
+) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    async with pair(settings, tmp_path, proxy) as (one, other):
+        session = told(await run(one, "x = ['first']")).session_id
+        async with anyio.create_task_group() as tasks:
+            code = waits_for(go, said=begun) + "x.append('a')"
+            tasks.start_soon(partial(run, one, code, session=session))
+            await until_exists(begun)
+            proxy.fault = "refuse"
+            go.touch()
+        assert one.sessions.unsaved == 1
+        assert await value(other, "x.append('b'); x", session=session) == ["first", "b"]
+        with raises_code("store_unavailable", match="Nothing was run"):
+            await run(one, "x", session=session)
+        proxy.fault = ""
+        assert await value(one, "x", session=session) == ["first", "b"]
+
+
+async def test_a_state_that_the_sandbox_did_not_send_in_time_is_not_reported_kept(
+    settings: Settings, tmp_path: Path, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = replace(program.SAVE_LIMITS, timeout=0.5)
+    monkeypatch.setattr(program, "SAVE_LIMITS", quick)
+    deaf = """
+import time
+class Deaf:
+    def __reduce__(self):
+        while True:
+            try: time.sleep(100)
+            except BaseException: pass
+x = Deaf()
+"""
+    async with pair(settings, tmp_path, proxy) as (one, other):
+        session = told(await run(one, "y = 1")).session_id
+        report = told(await run(one, deaf, session=session))
+        assert (report.state, "is not saved" in report.note) == ("unsaved", True)
+        assert await value(other, "y", session=session) == 1

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -391,3 +391,36 @@ def test_a_server_that_does_not_answer_is_given_up_and_what_it_may_have_done_is_
     while not more and get(store, "a") is None:
         assert Path(f"/proc/{stopped[0]}").exists() or get(store, "a") == b"1"
     store.close()
+
+
+def test_a_server_without_room_for_connections_says_so_and_is_used_again_with_room(
+    tmp_path: Path,
+) -> None:
+    with servers.server(max_connections=4) as small:
+        store = ServerStore(tmp_path, ServerUrl(small.url()))
+        put(store, "a", b"1")
+        store.close()
+        with ExitStack() as others:
+            for _ in range(4):
+                others.enter_context(small.connected())
+            with pytest.raises(StoreError, match="too many clients") as refused:
+                get(store, "a")
+            assert "MCP_BRIDGE_STORE" in refused.value.remedy
+        while True:
+            # The server ends the others' processes in its own time.
+            with suppress(StoreError):
+                assert get(store, "a") == b"1"
+                break
+        store.close()
+
+
+def test_an_artifact_that_was_reported_survives_a_crash_of_the_server(tmp_path: Path) -> None:
+    with servers.server(wal_writer_delay="10s") as own:
+        store = ServerStore(tmp_path, ServerUrl(own.url()))
+        artifact = RunArtifacts(artifacts_at(store), "me", "run").add("x", b"x" * 10**6)
+        own.stop()
+        own.start()
+        with suppress(StoreError, ArtifactStoreError):
+            store.check()
+        assert artifacts_at(store).read("me", artifact.uri) == b"x" * 10**6
+        store.close()
