@@ -101,9 +101,10 @@ class Front:
             if self._link is None:
                 if self._lost == ATTEMPTS:
                     raise UnavailableError(f"{ATTEMPTS} background bridges have ended at once")
-                if self._lines and not (self._open or self._pending or self._ended):
-                    # The client needs no bridge until it sends something.
-                    self._take_input()
+                idle = not (self._open or self._pending)
+                # The client needs no bridge until it sends something.
+                if self._lines and idle and (self._ended or not self._take_input()):
+                    return 0
                 hello = {"serve": self.session(), **described(place, self._words)}
                 self._link = attach(place, hello, [1])
                 self._unread, self._outgoing = b"", bytearray()

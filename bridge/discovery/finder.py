@@ -382,12 +382,15 @@ class Watch:
         self._context = context
         # A single value, so that its parts match even if two threads survey at once.
         self._seen: _Seen | None = None
-        self._references: tuple[Path, ...] = ()
+        # Files that the configuration names, as they were when it was read.
+        self._references: dict[Path, Fingerprint | None] = {}
         self.surveys = 0
 
     def add_references(self, references: tuple[Path, ...]) -> None:
-        if references != self._references:
-            self._references = references
+        if references != tuple(self._references):
+            # A change within the last second may be later than the reading.
+            settled = _state((*references, *map(_nearest, references)), ())
+            self._references = {path: fingerprint(path) if settled else None for path in references}
             self._seen = None
 
     def stamp(self) -> Stamp:
@@ -400,7 +403,9 @@ class Watch:
         nearest = tuple(dict.fromkeys(map(_nearest, paths)))
         # Before the stamp, so that the next comparison detects a change in between.
         state = _state(nearest, found.around)
-        stamp = (*found.stamp(), *map(fingerprint, self._references))
+        known = self._references.values()
+        changed = (each for each in map(fingerprint, self._references) if each not in known)
+        stamp = (*found.stamp(), *changed)
         self._seen = _Seen(stamp, state, nearest, found.around)
         return stamp
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.processes import proportional_mb
 from tests.background.rig import Client, Person, text_of, wait_for
 
 HOLD = "print(await mcp_keeper.slow(text='x'))"
@@ -33,6 +36,29 @@ def test_clients_share_one_bridge_and_one_process_of_each_server(shared_user: Pe
         "keeper": 3,
         "notes": 3,
     }
+
+
+def test_a_further_client_costs_at_most_15_mb_and_no_server(user: Person) -> None:
+    user.add_servers("keeper", "notes")
+    code = "await mcp_keeper.list_notes(), await mcp_notes.list_notes()"
+    with ExitStack() as stack:
+        clients(stack, user, 1)[0].run(code)
+        [bridge] = user.bridges()
+        before = proportional_mb(bridge)
+        others = clients(stack, user, 6)
+        for client in others:
+            client.run(code)
+        fronts = sum(proportional_mb(client.process.pid) for client in others)
+        assert fronts + proportional_mb(bridge) - before <= 15 * len(others)
+        assert len(user.processes()) == 2
+
+
+def test_a_front_imports_neither_an_event_loop_nor_the_sdk() -> None:
+    code = "import sys, bridge.background.front; print(*sys.modules)"
+    words = [sys.executable, "-c", code]
+    process = subprocess.run(words, env={}, capture_output=True, text=True, check=True)
+    loaded = set(process.stdout.split())
+    assert not loaded & {"asyncio", "anyio", "mcp", "pydantic", "typing", "pathlib"}
 
 
 def test_clients_that_start_at_one_moment_elect_one_bridge(user: Person) -> None:

@@ -244,7 +244,10 @@ def test_stop_ends_the_bridge_and_a_client_that_goes_on_starts_another(user: Per
         assert not user.bridges()
         assert "5" in client.run("print(2 + 3)")
         assert user.bridges() != [number]
-    assert "process" in user.command("background", "status").stdout
+        assert "process" in user.command("background", "status").stdout
+        user.command("background", "stop")
+        assert client.end()[0] == 0
+    assert not user.bridges()
     assert "bubblewrap" in user.command("background", "logs").stdout
 
 
