@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import anyio
 import anyio.lowlevel
 
 from bridge.errors import ChannelClosedError

@@ -221,8 +221,7 @@ def _apply(change: Change, journal: Journal) -> None:
 
     def edit(now: bytes | None) -> bytes | None:
         nonlocal latest
-        latest = change.again(now)
-        return latest.after
+        return change.again(now).after
 
     def keep_moved() -> None:
         if latest.kept is not None and latest.file is not None:

@@ -128,8 +128,7 @@ def with_move(
                 continue
             store = store.without(target.table, name).with_text(target.table, entry)
             document = document.without(target.table, name)
-            at = MovedEntry(table=target.table, name=name, index=index)
-            entries[target.table, name] = at
+            entries[target.table, name] = MovedEntry(table=target.table, name=name, index=index)
             moved[name] = value
     # A moved server counts as approved, so its entry must equal the one that the user saw.
     if shown is not None and any(shown.get(name) != value for name, value in moved.items()):

@@ -314,8 +314,7 @@ class _Search:
         asks = kept is None and location.in_project and context.project_servers == "approved"
 
         def may_open_files(name: str, written: str) -> bool:
-            definition = self.rules.definition(name, str(path), written)
-            return not self.rules.refusal(definition, location)
+            return not self.rules.refusal(self.rules.definition(name, str(path), written), location)
 
         here = candidate.place if location.in_project else self.machine.project.root or context.cwd
         variables = Variables(

@@ -349,8 +349,7 @@ class Gate:
         if result is None:
             return None
         context.flow_state.add_call(call.server, call.tool, own.labels)
-        entry = context.journal.sent(call, own.effect, pending.number)
-        context.journal.settle(entry, "ok", result)
+        context.journal.settle(context.journal.sent(call, own.effect, pending.number), "ok", result)
         self.tally.count("replayed", call)
         await context.audit.record_call(pending.number, call, None, kind="replayed")
         return await self._hide(call.server, result)

@@ -318,8 +318,7 @@ class LearnedShapes:
             news = [(spec, records) for spec, records in news if records]
             if not news:
                 return
-            add = partial(add_shapes, self._store, news)
-            if not await self._store.run(add, abandon=True):
+            if not await self._store.run(partial(add_shapes, self._store, news), abandon=True):
                 for spec, records in news:
                     self._put_back(spec, records)
 

@@ -14,7 +14,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext,
 from dataclasses import dataclass, field
 from functools import partial
 
-import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 
-import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 

@@ -220,12 +220,12 @@ class Admission:
             await self._servers.load_unknown(self._usable(request))
             program = await self._read(request)
         unknown = program.references.unknown
-        if self._servers.discovery.proposed:
-            # The program may name servers of the project that the user has not approved yet.
-            named = (*(request.servers or ()), *unknown)
-            if await self._proposals.ensure_approved(named, caller):
-                program = await self._read(request)
-                unknown = program.references.unknown
+        # The program may name servers of the project that the user has not approved yet.
+        named = (*(request.servers or ()), *unknown)
+        proposed = self._servers.discovery.proposed
+        if proposed and await self._proposals.ensure_approved(named, caller):
+            program = await self._read(request)
+            unknown = program.references.unknown
         if unknown:
             check = await self._check(request, program, program.references.servers)
             problems = [*unknown.values(), *map(str, check.verdict.certain)]

@@ -297,8 +297,7 @@ class GuestRequests:
         return await self._guide.server_docs(await self._load(_text(params, "server")), "full")
 
     async def _load_server(self, params: Mapping[str, Json]) -> Json:
-        server = await self._load(_text(params, "server"))
-        return self._servers.inventory.stubs(server, None)
+        return self._servers.inventory.stubs(await self._load(_text(params, "server")), None)
 
     async def _query_tool_docs(self, params: Mapping[str, Json]) -> Json:
         server = await self._load(_text(params, "server"))

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
@@ -413,8 +412,7 @@ async def save_state(
     """
     limits = replace(SAVE_LIMITS, timeout=2 * SAVE_SECONDS) if task else SAVE_LIMITS
     state = StateParts()
-    collector = Collector(limits, state=state)
-    program = Program(guest, _refuse, limits, collector=collector, keeps=True)
+    program = Program(guest, _refuse, limits, collector=Collector(limits, state=state), keeps=True)
     frame = Run(
         code="",
         argv=[task] if task else [],

@@ -22,7 +22,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-import anyio
 import anyio.to_thread
 
 from bridge.errors import SandboxError
@@ -187,8 +186,7 @@ async def ensure_present(
     if name.startswith("localhost/") or progress is None:
         what = "runtime image" if name == DEFAULT_FALLBACK else f"image {name}"
         remedy = None if ours else f"Run `{engine.kind} pull {name}`."
-        message = f"{engine.kind} has no {what} yet."
-        raise SandboxError(message, remedy=remedy, code="image_missing")
+        raise SandboxError(f"{engine.kind} has no {what} yet.", remedy=remedy, code="image_missing")
     size = " (about 45 MB; a minute on most lines)" if name == DEFAULT_FALLBACK else ""
     progress(f"{engine.kind}: pulling {name}, once{size}")
     try:

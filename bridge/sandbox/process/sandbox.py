@@ -23,7 +23,6 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
@@ -282,8 +281,7 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
         launch = start.prepare(ends.descriptors)
         # No await between the start and the `try` that owns its end.
         process = _spawn(start, ends, launch)
-        info = ends.take(ends.info[0])
-        monitor = Monitor(process, info, start)
+        monitor = Monitor(process, ends.take(ends.info[0]), start)
         options_sent = False
         watchdog = start.watchdog
         try:
@@ -299,8 +297,7 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
                 await monitor.wait_child()
                 isolation, received, status = start.isolation, b"", ends.status[0]
                 if (judge := start.judge) is not None:
-                    permission = ends.permission[1]
-                    seen, received = await receive_examination(status, permission, judge)
+                    seen, received = await receive_examination(status, ends.permission[1], judge)
                     isolation = seen or isolation
                 received = await _read_status(status, received, 8 * 1024)
                 if received != stage.CONFINED:
