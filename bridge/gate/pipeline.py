@@ -186,13 +186,12 @@ class Gate:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             raise await self.record_refusal(number, call, flow, denial(call, flow))
         # Before `_define`, so that a redefinition meanwhile counts as a change.
-        server_definition = self.context.identify(server)
         call = CallFacts(
             server=server,
             tool=tool,
             arguments=arguments,
             definition=await self._define(server, tool),
-            server_definition=server_definition,
+            server_definition=self.context.identify(server),
             own=self.context.is_own(server),
         )
         return await self._process(number, call, partial(self._call_tool, server, tool), "content")

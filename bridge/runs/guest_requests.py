@@ -251,11 +251,10 @@ class GuestRequests:
         ):
             message = "arguments of a prompt must be a dict of texts."
             raise CallFailedError(message, kind="usage", server=name)
-        asked = {"name": prompt, "arguments": arguments}
         result = await self._obtain(
             params,
             GET_PROMPT,
-            asked,
+            {"name": prompt, "arguments": arguments},
             lambda server, given: server.request("prompts/get", given),
             "messages",
         )

@@ -310,10 +310,9 @@ def _check_reach(rules: Sequence[Rule]) -> None:
 def _takes_all(first: Rule, second: Rule) -> bool:
     if first.effects and not (second.effects and second.effects <= first.effects):
         return False
-    pairs = ((first.servers, second.servers), (first.tools, second.tools))
     return all(
         any(covers(wide, narrow) for wide in wider)
-        for wider, narrower in pairs
+        for wider, narrower in ((first.servers, second.servers), (first.tools, second.tools))
         for narrow in narrower
     )
 

@@ -89,10 +89,9 @@ class ImageEngine:
         )
 
     async def names(self, repository: str) -> frozenset[str]:
-        images = await self._api.ask("list images", self._api.client.images)
         return frozenset(
             name
-            for image in images
+            for image in await self._api.ask("list images", self._api.client.images)
             for name in _names(image.get("RepoTags"))
             if name.rpartition(":")[0] == repository
         )

@@ -69,10 +69,9 @@ class BubblewrapBackend(ProcessBackend):
         if spec.command is not None:
             executable = found.interpreter.executable
             code = await anyio.to_thread.run_sync(compiled_examination, executable)
-        who = found.become(uid, gid)
         async with (
             self._group(found, spec.limits) as group,
-            run_sandbox(self._plan(found, spec, group, who, code)) as sandbox,
+            run_sandbox(self._plan(found, spec, group, found.become(uid, gid), code)) as sandbox,
         ):
             if found.systemd_run:
                 own, mounts = f"/proc/{sandbox.pid}/cgroup", "/proc/self/mountinfo"
