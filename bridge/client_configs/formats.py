@@ -258,16 +258,11 @@ _TOML_KEY = re.compile(rf"\s*{_TOML_PART}(?:[ \t]*\.[ \t]*{_TOML_PART})*[ \t]*="
 
 @dataclass(frozen=True, kw_only=True)
 class _Statement(Row):
-    """A section's header, or a key with its value. A row joins the statements of one entry.
-
-    Attributes:
-        section: The path of the section that contains the statement or that it starts.
-        path: The path that it sets, from the root.
-    """
+    """A section's header, or a key with its value. A row joins the statements of one entry."""
 
     name: str | None = None
-    section: Table
-    path: Table
+    section: Table  # The path of the section that contains the statement or that it starts.
+    path: Table  # The path that it sets, from the root.
     is_header: bool
 
 

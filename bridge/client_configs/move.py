@@ -30,17 +30,12 @@ SCOPES = ("user", "local", "project", "profile", "agent")  # Scopes of files tha
 
 @dataclass(frozen=True, kw_only=True)
 class Mover:
-    """Decides which servers move from a client's configuration to the bridge's directory.
+    """Decides which servers move from a client's configuration to the bridge's directory."""
 
-    Attributes:
-        names: The servers that the user named; None for all that can be moved.
-        discovery: The servers before the move.
-        logged_in: Returns whether the bridge has its own login to a server.
-    """
-
-    names: Sequence[str] | None
-    discovery: Discovery
+    names: Sequence[str] | None  # The servers that the user named; None for all that can be moved.
+    discovery: Discovery  # The servers before the move.
     kept: MovedServers
+    # Returns whether the bridge has its own login to a server.
     logged_in: Callable[[ServerSpec], bool]
 
     def wants(self, name: str, value: object, target: Target) -> bool:

@@ -69,22 +69,16 @@ class Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A client's file that is, or would be, changed.
-
-    Attributes:
-        path: The path in discovery's form; it may be a link.
-        place: The base directory of the path's template, such as the home directory.
-        root: The project of a project's file; no file outside it is written.
-    """
+    """A client's file that is, or would be, changed."""
 
     writer: Writer
     scope: Scope
-    path: Path
+    path: Path  # The path in discovery's form; it may be a link.
     exists: bool
     table: Table
     location: Location
-    place: Path
-    root: Path | None = None
+    place: Path  # The base directory of the path's template, such as the home directory.
+    root: Path | None = None  # The project of a project's file; no file outside it is written.
 
 
 _ROWS_WITH_SERVERS = tuple(row for row in LOCATIONS if row.dialect.server_keys)

@@ -126,28 +126,22 @@ class Dialect:
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """One file, or pattern of files, with a client's servers.
+    """One file, or pattern of files, with a client's servers."""
 
-    Attributes:
-        id: The source's name in `MCP_BRIDGE_SOURCES`; empty for a file that is always read.
-        template: A path with `{places}`; see `locations.py`. A last part such as `*.json` means
-            all such files of the directory, sorted by name.
-        approvable: Whether Claude Code's approval lists apply to its servers.
-        unless: Another file next to it; if that exists, the client ignores this one.
-        holds: The content: servers, one extension's manifest, or a list of plugins.
-        moved: Whether it is the bridge's file of moved entries, which count as approved.
-    """
-
-    id: str
+    id: str  # The source's name in `MCP_BRIDGE_SOURCES`; empty for a file that is always read.
     client: str
     scope: str
+    # A path with `{places}`; see `locations.py`. A last part such as `*.json` means all such files
+    # of the directory, sorted by name.
     template: str
     dialect: Dialect
     platforms: tuple[Platform, ...] = PLATFORMS
     format: Format = "json"
-    approvable: bool = False
-    unless: str = ""
+    approvable: bool = False  # Whether Claude Code's approval lists apply to its servers.
+    unless: str = ""  # Another file next to it; if that exists, the client ignores this one.
+    # The content: servers, one extension's manifest, or a list of plugins.
     holds: Literal["servers", "extension", "plugins"] = "servers"
+    # Whether it is the bridge's file of moved entries, which count as approved.
     moved: bool = False
 
     @property

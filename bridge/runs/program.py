@@ -74,17 +74,12 @@ MISSED_PINGS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ReadySandbox:
-    """A sandbox that waits for its `Run` frame.
-
-    Attributes:
-        facts: The guest's view of its isolation.
-        isolation: The layers in force, without those that the facts contradict.
-    """
+    """A sandbox that waits for its `Run` frame."""
 
     sandbox: Sandbox
     channel: Channel
-    facts: Mapping[str, Any]
-    isolation: Isolation
+    facts: Mapping[str, Any]  # The guest's view of its isolation.
+    isolation: Isolation  # The layers in force, without those that the facts contradict.
 
     @property
     def is_whole(self) -> bool:

@@ -35,17 +35,12 @@ of continuing with a cancelled question."""
 
 @dataclass(eq=False)
 class Question:
-    """A question that a run waits on.
-
-    Attributes:
-        shown: Whether the client has received it.
-        answer: None if the client did not answer it.
-    """
+    """A question that a run waits on."""
 
     method: Method
     params: Mapping[str, Json]
-    shown: bool = False
-    answer: Mapping[str, Json] | None = None
+    shown: bool = False  # Whether the client has received it.
+    answer: Mapping[str, Json] | None = None  # None if the client did not answer it.
     answered: anyio.Event = field(default_factory=anyio.Event)
 
 

@@ -312,9 +312,6 @@ class Collector:
         caller: Receives progress and output.
         artifacts: Stores files and long output; without it they are dropped.
         state: Receives a session's state, if the host asked for it.
-
-    Attributes:
-        collecting: Whether files arrive, which is after the program's end.
     """
 
     limits: Limits
@@ -327,7 +324,7 @@ class Collector:
     _streams: Streams | None = None
     _shown: ShownItems | None = None
     _files: FilesOut | None = None
-    collecting: bool = False
+    collecting: bool = False  # Whether files arrive, which is after the program's end.
 
     async def add(self, frame: Output | Shown | Progress | State | File) -> None:
         limits, artifacts, clear = self.limits, self.artifacts, self.clear
