@@ -51,18 +51,14 @@ SAID_BEFORE = "What can be done was said with the first such call of this run."
 
 @dataclass(eq=False, repr=False)
 class GuestRequests:
-    """Answers one program's requests to the host.
-
-    Args:
-        _more: Returns further methods by name, which few programs use.
-        _show: Records the names of the saved functions that a search found, before the program
-            gets them.
-    """
+    """Answers one program's requests to the host."""
 
     _servers: Servers
     _guide: GuestGuide
     _gate: Gate
+    # Returns further methods by name, which few programs use.
     _more: Callable[[], Mapping[str, Answer]] = dict
+    # Records the names of the saved functions that a search found, before the program gets them.
     _show: Callable[[Sequence[str]], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:

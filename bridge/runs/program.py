@@ -143,25 +143,19 @@ class ProgramEnd:
 
 @dataclass(eq=False, repr=False)
 class Program:
-    """Drives one program from its start to its end. Used once.
-
-    Args:
-        may_be_dead: Whether the sandbox may have died while it waited.
-        keeps: Whether the sandbox belongs to a session, so that further programs follow.
-        clock: The run's total time; it stops during questions.
-        clear: Redacts secrets in every error.
-        clear_for: Returns the redactor for the answer to a call.
-    """
+    """Drives one program from its start to its end. Used once."""
 
     _guest: ReadySandbox
     _handler: Handler
     _limits: Limits
     _: KW_ONLY
     collector: Collector | None = None
-    may_be_dead: bool = False
+    may_be_dead: bool = False  # Whether the sandbox may have died while it waited.
+    # Whether the sandbox belongs to a session, so that further programs follow.
     keeps: bool = False
-    clock: Clock = field(default_factory=Clock)
-    clear: Redact | None = None
+    clock: Clock = field(default_factory=Clock)  # The run's total time; it stops during questions.
+    clear: Redact | None = None  # Redacts secrets in every error.
+    # Returns the redactor for the answer to a call.
     clear_for: Callable[[Call], Redact] | None = None
 
     def __post_init__(self) -> None:

@@ -48,17 +48,12 @@ _DATA = re.compile(rb"^data: ?([{\[][^\r\n]*)", re.MULTILINE)  # Of an event: a 
 
 @dataclass(eq=False, repr=False)
 class _PlainStream(httpx2.AsyncByteStream):
-    """A response's body, decompressed.
-
-    Args:
-        limit: Most decompressed bytes. A compressed megabyte may become a gigabyte.
-        answers: The id of the request that the body answers; None for other bodies.
-    """
+    """A response's body, decompressed."""
 
     inner: httpx2.AsyncByteStream
-    limit: int
+    limit: int  # Most decompressed bytes. A compressed megabyte may become a gigabyte.
     encoding: str
-    answers: RequestId | None
+    answers: RequestId | None  # The id of the request that the body answers; None for other bodies.
     heard: Callable[[], None]
 
     async def _chunks(self) -> AsyncIterator[bytes]:

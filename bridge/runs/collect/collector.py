@@ -306,20 +306,15 @@ AT_ONCE_BYTES = 256 * 1024
 
 @dataclass(eq=False, repr=False)
 class Collector:
-    """Collects one run's frames. Used once.
-
-    Args:
-        caller: Receives progress and output.
-        artifacts: Stores files and long output; without it they are dropped.
-        state: Receives a session's state, if the host asked for it.
-    """
+    """Collects one run's frames. Used once."""
 
     limits: Limits
     _: KW_ONLY
-    caller: RunCaller | None = None
+    caller: RunCaller | None = None  # Receives progress and output.
+    # Stores files and long output; without it they are dropped.
     artifacts: RunArtifacts | None = None
     clear: Redact = field(default_factory=lambda: Redactor({}))
-    state: StateParts | None = None
+    state: StateParts | None = None  # Receives a session's state, if the host asked for it.
     # Most runs need one of these at most.
     _streams: Streams | None = None
     _shown: ShownItems | None = None
