@@ -157,14 +157,11 @@ _Descriptor = TypeVar("_Descriptor")
 
 
 class Pipes:
-    """The bridge's ends of three pipes, for one reader and one writer.
-
-    Attributes:
-        on_error: Called with all stderr; output then ends only when stderr has ended too. Without
-            it the end of stderr is kept.
-    """
+    """The bridge's ends of three pipes, for one reader and one writer."""
 
     def __init__(self, stdin: int, stdout: int, stderr: int) -> None:
+        # Called with all stderr; output then ends only when stderr has ended too. Without it, the
+        # end of stderr is kept.
         self.on_error: Callable[[bytes], None] | None = None
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
         self._tail = b""

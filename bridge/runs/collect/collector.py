@@ -361,19 +361,14 @@ class Collector:
 
 
 class _StoredStream:
-    """The stored copy of one stream, which begins when the stream no longer fits into memory.
-
-    Attributes:
-        problem: Why the copy is missing or incomplete; empty if it is complete.
-        lost: The number of bytes that the copy lacks.
-    """
+    """The stored copy of one stream, which begins when the stream no longer fits into memory."""
 
     def __init__(self, stream: ArtifactKind, artifacts: RunArtifacts | None) -> None:
         self._stream: ArtifactKind = stream
         self._artifacts = artifacts
         self._writer: ArtifactWriter | None = None
-        self.problem = ""
-        self.lost = 0
+        self.problem = ""  # Why the copy is missing or incomplete; empty if it is complete.
+        self.lost = 0  # The number of bytes that the copy lacks.
 
     def write(self, data: bytes) -> None:
         if self._artifacts is None or self.problem:
