@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import anyio.lowlevel
 import anyio.to_thread
 
-from bridge.descriptor_reader import Pipes, failed_call, read_now, wait_ready
+from bridge.descriptor_reader import Pipes, failed_call, let_go, read_now, wait_ready
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport, code_and_signal
@@ -110,12 +110,9 @@ class Monitor:
         self._process.kill()
 
     def close(self) -> None:
-        for descriptor in (self._handle, self._info, self._child_handle):
-            if descriptor >= 0:
-                with suppress(OSError, ValueError):
-                    anyio.notify_closing(descriptor)
-                os.close(descriptor)
-        self._handle = self._info = self._child_handle = -1
+        self._handle, self._info, self._child_handle = map(
+            let_go, (self._handle, self._info, self._child_handle)
+        )
 
 
 def parse_status(received: bytes) -> dict[str, int]:
