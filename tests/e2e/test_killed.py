@@ -77,7 +77,7 @@ async def test_a_session_survives_its_bridge_as_it_was_after_its_last_whole_run(
     user: User, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
-    state = user.home / "state"
+    state = user.home / "state" / "mcp-code-bridge"
     hold_on = HOLD_ON.format(started=str(started))
 
     async def held(client: Client) -> None:
