@@ -144,7 +144,7 @@ class Client:
         self._count = 0
         self._open = set[int]()
         self.notes: list[dict[str, Any]] = []  # Notifications and requests of the bridge.
-        self._answers: dict[int, dict[str, Any]] = {}  # Received before they were waited for.
+        self.answers: dict[int, dict[str, Any]] = {}  # Received before they were waited for.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bridge"],
             stdin=subprocess.PIPE,
@@ -183,15 +183,15 @@ class Client:
 
     def answer(self, number: int) -> dict[str, Any]:
         """Wait for the response to a request; no request may have two, or none have one."""
-        while number not in self._answers:
+        while number not in self.answers:
             message = self.receive()
             if "method" in message:
                 self.notes.append(message)
                 continue
             assert message["id"] in self._open, message
             self._open.remove(message["id"])
-            self._answers[message["id"]] = message
-        return self._answers.pop(number)
+            self.answers[message["id"]] = message
+        return self.answers.pop(number)
 
     def receive(self) -> dict[str, Any]:
         """Return the next message; a line that is none has the method "torn"."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote
 
 import anyio
 import pytest
@@ -21,10 +20,10 @@ from bridge.store import ServerUrl
 from bridge.store.postgresql import ServerStore
 from tests.audit_rig import FakeClock
 from tests.engine_rig import settings_in
-from tests.faulty_proxy import faulty_proxy
+from tests.faulty_proxy import FaultyProxy
 from tests.gate.test_held_calls import ALLOW, call, held
 from tests.plans.plan_rig import THREE, applied, opened, planned
-from tests.postgresql import PASSWORD, ROLE, Server, server, store_at, url_for
+from tests.postgresql import Server, address, server, store_at
 from tests.raised import raises_code
 from tests.recorder_rig import recorded, recorder
 
@@ -244,9 +243,7 @@ async def test_all_owners_together_are_bounded_too(tmp_path: Path) -> None:
 async def test_a_plan_that_another_bridge_s_policy_refuses_is_not_used_up(
     tmp_path: Path, postgresql: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = url_for(tmp_path)
-    assert url is not None
-    monkeypatch.setenv("MCP_BRIDGE_STORE", url.text)
+    monkeypatch.setenv("MCP_BRIDGE_STORE", address(tmp_path).text)
     log, denies = (
         tmp_path / "log",
         '[[policy.rules]]\nname = "none"\ntool = "create"\naction = "deny"\n',
@@ -268,21 +265,16 @@ async def test_a_plan_that_another_bridge_s_policy_refuses_is_not_used_up(
 
 
 async def test_a_plan_whose_commit_is_cut_off_is_taken_once_or_not_at_all(
-    tmp_path: Path, postgresql: Server
+    tmp_path: Path, proxy: FaultyProxy
 ) -> None:
-    direct = url_for(tmp_path)
-    assert direct is not None
-    query = direct.text.rpartition("&")[2]
-    with faulty_proxy(postgresql.port) as proxy:
-        login = f"{ROLE}:{quote(PASSWORD, safe='')}@127.0.0.1:{proxy.port}"
-        distant = ServerStore(tmp_path, ServerUrl(f"postgresql://{login}/postgres?{query}"))
-        far, near = Plans(distant), Plans(store_at(tmp_path))
-        plan = await near.keep(held(), "me", run_id="r1")
-        distant.check()
-        event.listen(distant._engine(), "commit", lambda _: setattr(proxy, "fault", "refuse"))
-        with raises_code("store_unavailable", match="it may have been made"):
-            await far.take(plan.plan_id, "me", run_id="r2")
-        proxy.fault = ""
-        distant.close()
+    distant = ServerStore(tmp_path, address(tmp_path, port=proxy.port))
+    far, near = Plans(distant), Plans(store_at(tmp_path))
+    plan = await near.keep(held(), "me", run_id="r1")
+    distant.check()
+    event.listen(distant._engine(), "commit", lambda _: setattr(proxy, "fault", "refuse"))
+    with raises_code("store_unavailable", match="it may have been made"):
+        await far.take(plan.plan_id, "me", run_id="r2")
+    proxy.fault = ""
+    distant.close()
     taken = await near.take(plan.plan_id, "me", run_id="r3")
     assert taken.plan == plan

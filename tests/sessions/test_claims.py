@@ -211,22 +211,6 @@ async def test_one_of_many_that_ask_at_once_gets_a_session(settings: Settings) -
     assert store.query(sessions.select()) == []
 
 
-async def test_a_replica_that_lost_a_session_in_the_middle_of_a_run_continues_from_what_was_saved(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, go = tmp_path / "begun", tmp_path / "go"
-    async with pair(settings) as (one, other):
-        session = told(await run(one, "x = 1")).session_id
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run_in, one, waits_for(go, said=begun) + "x = 2", session)
-            await until_exists(begun)
-            monkeypatch.setattr(checkpoints, "LEASE_SECONDS", 0.2)
-            assert await value(other, "x += 10; x", session=session) == 11
-            go.touch()
-        assert await value(one, "x", session=session) == 11
-        assert await value(other, "x", session=session) == 11
-
-
 async def test_a_claim_that_could_not_be_released_is_released_once_the_store_answers(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
