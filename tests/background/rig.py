@@ -20,6 +20,7 @@ from typing import Any
 
 from bridge.background.commands import running
 from bridge.background.place import Place, directory_of, places
+from tests.processes import processes
 
 PATIENCE = 60.0  # Seconds for an answer on a machine that does other things too.
 
@@ -85,17 +86,8 @@ class Person:
 
     def processes(self, word: str = "") -> list[int]:
         """The ids of this user's processes with a word in their command lines, or recorders."""
-        word = word or f"{RECORDER}\0{self.project / 'calls'}"
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (path / "cmdline").read_bytes().decode(errors="replace")
-                home = f"HOME={self.home}\0".encode() in (path / "environ").read_bytes() + b"\0"
-            except OSError:
-                continue
-            if home and word in words:
-                found.append(int(path.name))
-        return found
+        word = word or f"{RECORDER} {self.project / 'calls'}"
+        return list(processes(word, variable=f"HOME={self.home}"))
 
     def client(self, cwd: Path | None = None, **environ: str) -> Client:
         return Client(self, cwd or self.project, environ)

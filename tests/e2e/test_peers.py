@@ -57,19 +57,6 @@ async def _node(user: User, *command: str | Path) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-async def test_claude_code_connects(user: User) -> None:
-    with anyio.fail_after(PATIENCE_SECONDS):
-        claude = _peer("claude")
-        added = await _node(
-            user, claude, "mcp", "add", "--scope", "user", "code-bridge", "--", BRIDGE
-        )
-        assert added[0] == 0, added[1]
-        _, listing = await _node(user, claude, "mcp", "list")
-    [line] = [line for line in listing.splitlines() if line.startswith("code-bridge:")]
-    assert "Connected" in line, listing
-
-
-@pytest.mark.slow
 async def test_the_inspector_lists_and_calls(user: User) -> None:
     with anyio.fail_after(PATIENCE_SECONDS):
         # It hands on only what it is told to of its environment.

@@ -14,7 +14,8 @@ import pytest
 from mcp import Client, MCPError
 
 from tests.e2e.fleet_rig import Fleet, balanced, fleet
-from tests.e2e.rig import document_of, processes_with, text_of
+from tests.e2e.rig import document_of, text_of
+from tests.processes import processes
 from tests.server.pipe_rig import hello
 from tests.waiting import until, until_exists
 
@@ -244,4 +245,4 @@ async def test_replicas_that_are_killed_under_load_leave_one_end_for_each_run(
             for bridge in made.bridges.values():
                 await bridge.end()
         # Neither a server nor a sandbox of those that were killed.
-        await until(lambda: not processes_with(f"HOME={tmp_path}"))
+        await until(lambda: not processes(variable=f"HOME={tmp_path}"))
