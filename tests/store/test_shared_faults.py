@@ -122,16 +122,6 @@ def test_tables_of_an_earlier_version_are_changed_by_store_migrate_alone(
     assert Checkpoints(other, days=7).all("me")
 
 
-async def test_a_bridge_whose_clock_is_off_says_so(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heart = Heartbeat(store, "a")
-    ahead(monkeypatch, 90)
-    async with background_task(heart.beat):
-        await until(lambda: "clock" in heart.problems)
-    assert "+90 s off" in heart.problems["clock"]
-
-
 async def test_two_bridges_of_one_name_are_noticed_and_a_dead_one_is_not(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
