@@ -239,16 +239,20 @@ def test_a_late_answer_to_a_lost_bridges_question_answers_no_other_question(
         assert "decline" in str(front.receive())
 
 
-def test_a_client_that_never_reads_stops_no_other_and_frees_the_bridge(user: Person) -> None:
+def test_neither_a_client_that_never_reads_nor_a_front_that_is_killed_disturbs_another(
+    user: Person,
+) -> None:
     with user.client() as deaf, user.client() as other:
         deaf.initialize()
         for _ in range(20):
             deaf.begin_run("print('x' * 8000)")
         wait_for(lambda: deaf.waiting_bytes() > 54_000)
         assert "9" in other.initialize().run("print(4 + 5)")
+        deaf.write(b'{"jsonrpc": "2.0", "id": 99, "method": "tools/ca')
         deaf.process.kill()
         # The client itself lives and reads nothing.
         wait_for(lambda: len(user.status()["clients"]) == 1)
+        assert "7" in other.run("print(3 + 4)")
 
 
 def test_a_front_that_comes_while_the_bridge_ends_gets_another_bridge(user: Person) -> None:

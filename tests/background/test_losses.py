@@ -15,7 +15,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from bridge.background.place import UnavailableError, place_for
+from bridge.background.place import UnavailableError, directory_of, place_for
 from tests.background.rig import Client, Person, text_of, wait_for
 
 SERVED_ALONE = "mcp-code-bridge serves alone"
@@ -124,15 +124,20 @@ def test_the_setting_off_serves_in_the_process_itself(user: Person) -> None:
     assert not user.places()
 
 
-@pytest.mark.parametrize("name", ["", "d" * 100], ids=["none", "too long for a socket's path"])
-def test_without_a_runtime_directory_the_state_directory_serves(user: Person, name: str) -> None:
-    runtime = str(user.home / name) if name else ""
-    (user.home / name).mkdir(mode=0o700, exist_ok=True)
-    with user.client(XDG_RUNTIME_DIR=runtime) as client:
+@pytest.mark.parametrize(
+    ("runtime", "used"), [("", "~/.local/state/mcp-code-bridge/run"), ("~" + "/d" * 50, "/tmp")]
+)
+def test_without_a_usable_runtime_directory_another_one_serves(
+    user: Person, runtime: str, used: str
+) -> None:
+    path, directory = (each.replace("~", str(user.home)) for each in (runtime, used))
+    if path:
+        Path(path).mkdir(mode=0o700, parents=True)
+    user.variables["XDG_RUNTIME_DIR"] = path
+    with user.client() as client:
         assert "5" in client.initialize().run("print(2 + 3)")
-    assert list((user.home / ".local/state/mcp-code-bridge/run").glob("*.sock"))
-    stopped = user.command("background", "stop", XDG_RUNTIME_DIR=runtime)
-    assert "1 background bridge stopped" in stopped.stderr
+    assert directory_of(user.environ).startswith(directory)
+    assert "1 background bridge stopped" in user.command("background", "stop").stderr
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "open", "foreign"])

@@ -193,10 +193,10 @@ async def test_what_needs_its_replica_is_refused_by_name_elsewhere(tmp_path: Pat
             assert made.writes() == {"early": 1}
 
 
-async def _kill_in_turn(made: Fleet, done: anyio.Event) -> None:
+async def _kill_in_turn(made: Fleet, done: anyio.Event, seconds: float) -> None:
     turn = 0
     while not done.is_set():
-        with anyio.move_on_after(3.0):
+        with anyio.move_on_after(seconds):
             await done.wait()
             return
         name = sorted(made.bridges)[turn % len(made.bridges)]
@@ -214,6 +214,30 @@ async def _write_once(url: str, numbers: Iterator[int], answered: set[int]) -> N
                     answered.add(number)
 
 
+async def killed_under_load(tmp_path: Path, runs: int, seconds: float, **settings: str) -> None:
+    """Kill one of two replicas every few seconds while runs that write go on; see what is left."""
+    numbers, answered, done = iter(range(runs)), set[int](), anyio.Event()
+    async with fleet(tmp_path, "a", "b", **settings) as made, balanced(made) as url:
+        async with anyio.create_task_group() as killing:
+            killing.start_soon(_kill_in_turn, made, done, seconds)
+            async with anyio.create_task_group() as clients:
+                for _ in range(4):
+                    clients.start_soon(_write_once, url, numbers, answered)
+            done.set()
+        writes = made.writes()
+        assert len(made.processes) > 2
+        # No write twice; none lost whose run was answered; most were answered.
+        assert set(writes.values()) <= {1}
+        assert {str(number) for number in answered} <= set(writes)
+        assert len(answered) > runs // 2
+        await until(lambda: set(made.outcomes().values()) == {1})
+        assert len(made.outcomes()) >= len(answered)
+        for bridge in made.bridges.values():
+            await bridge.end()
+    # Neither a server nor a sandbox of those that were killed.
+    await until(lambda: not processes(variable=f"HOME={tmp_path}"))
+
+
 @pytest.mark.parametrize(
     ("each_database", "runs"),
     [
@@ -225,24 +249,5 @@ async def _write_once(url: str, numbers: Iterator[int], answered: set[int]) -> N
 async def test_replicas_that_are_killed_under_load_leave_one_end_for_each_run(
     tmp_path: Path, each_database: str, runs: int
 ) -> None:
-    numbers, answered, done = iter(range(runs)), set[int](), anyio.Event()
     with anyio.fail_after(10 * PATIENCE_SECONDS):
-        async with fleet(tmp_path, "a", "b") as made, balanced(made) as url:
-            async with anyio.create_task_group() as killing:
-                killing.start_soon(_kill_in_turn, made, done)
-                async with anyio.create_task_group() as clients:
-                    for _ in range(4):
-                        clients.start_soon(_write_once, url, numbers, answered)
-                done.set()
-            writes = made.writes()
-            assert len(made.processes) > 2
-            # No write twice; none lost whose run was answered; most were answered.
-            assert set(writes.values()) <= {1}
-            assert {str(number) for number in answered} <= set(writes)
-            assert len(answered) > runs // 2
-            await until(lambda: set(made.outcomes().values()) == {1})
-            assert len(made.outcomes()) >= len(answered)
-            for bridge in made.bridges.values():
-                await bridge.end()
-        # Neither a server nor a sandbox of those that were killed.
-        await until(lambda: not processes(variable=f"HOME={tmp_path}"))
+        await killed_under_load(tmp_path, runs, 3.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from bridge.gate.policy import FlowState
 from bridge.model import Plan, Provenance, Tool, owner_digest
 from bridge.plans import plan_store
 from bridge.plans.plan_store import Plans, StoredPlan
+from bridge.runs import Engine
 from bridge.store import ServerUrl
 from bridge.store.postgresql import ServerStore
 from tests.audit_rig import FakeClock
@@ -165,28 +167,6 @@ async def test_without_the_server_a_plan_is_not_kept_and_none_is_lost(tmp_path: 
         assert kept.plan == plan
 
 
-async def test_a_bridge_makes_the_calls_of_another_bridge_s_plan(
-    tmp_path: Path, postgresql: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with postgresql.connected() as connection:
-        connection.execute("CREATE SCHEMA t_plans")
-    monkeypatch.setenv("MCP_BRIDGE_STORE", postgresql.url("t_plans"))
-    log = tmp_path / "log"
-    homes = [tmp_path / name for name in "ab"]
-    for home in homes:
-        home.mkdir()
-    first, second = (
-        opened(settings_in(home), [recorder("log", log)], tmp_path=home) for home in homes
-    )
-    async with first as one, second as other:
-        _, plan = await planned(one, THREE)
-        result = await applied(other, plan)
-        assert result.status == "success", result
-        with raises_code("unknown_plan", match="it was applied by the run"):
-            await applied(one, plan)
-    assert len(recorded(log)) == 3
-
-
 async def keep(plans: Plans, holds: HeldCalls | None = None, owner: str = "me") -> Plan:
     return await plans.keep(held() if holds is None else holds, owner, run_id="r1")
 
@@ -240,27 +220,26 @@ async def test_all_owners_together_are_bounded_too(tmp_path: Path) -> None:
     assert (len(plans._kept), len(plans._gone)) == (plan_store.MAX_ALL_PLANS, 1_000)
 
 
-async def test_a_plan_that_another_bridge_s_policy_refuses_is_not_used_up(
+async def test_a_bridge_makes_the_calls_of_another_bridge_s_plan_unless_its_policy_refuses_them(
     tmp_path: Path, postgresql: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MCP_BRIDGE_STORE", address(tmp_path).text)
-    log, denies = (
-        tmp_path / "log",
-        '[[policy.rules]]\nname = "none"\ntool = "create"\naction = "deny"\n',
-    )
-    homes = [tmp_path / name for name in "ab"]
-    for home in homes:
-        home.mkdir()
-    first, second = (
-        opened(settings_in(home), [recorder("log", log)], policy=policy, tmp_path=home)
-        for home, policy in zip(homes, ("", denies), strict=True)
-    )
-    async with first as one, second as other:
+    log, engines = tmp_path / "log", list[Engine]()
+    denies = '[[policy.rules]]\nname = "none"\ntool = "create"\naction = "deny"\n'
+    async with AsyncExitStack() as stack:
+        for name, policy in (("a", ""), ("b", denies), ("c", "")):
+            (home := tmp_path / name).mkdir()
+            made = opened(settings_in(home), [recorder("log", log)], policy=policy, tmp_path=home)
+            engines.append(await stack.enter_async_context(made))
+        one, strict, other = engines
         _, plan = await planned(one, THREE)
         for _ in range(2):
-            assert (await applied(other, plan)).reason == "policy"
+            assert (await applied(strict, plan)).reason == "policy"
         assert recorded(log) == []
-        assert (await applied(one, plan)).status == "success"
+        result = await applied(other, plan)
+        assert result.status == "success", result
+        with raises_code("unknown_plan", match="it was applied by the run"):
+            await applied(one, plan)
     assert len(recorded(log)) == 3
 
 

@@ -278,24 +278,6 @@ async def test_a_save_that_is_repeated_because_its_answer_was_lost_keeps_the_cla
     assert "replica 'b'" in kept.save(OWNER, replace(saved, run=2))
 
 
-async def test_what_a_bridge_could_not_save_never_replaces_what_another_one_has_saved_since(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with pair(settings) as (one, other):
-        session = told(await run(one, "x = 1")).session_id
-        services = one.sessions._services
-        with monkeypatch.context() as broken:
-            broken.setattr(services.checkpoints, "save", lambda *_, **__: "the store is away")
-            assert told(await run(one, "x = 2", session=session)).state == "unsaved"
-            broken.setattr(checkpoints, "LEASE_SECONDS", 0.0)
-            assert await value(other, "x += 10; x", session=session) == 11
-        assert services.claims is not None
-        # It learns of the loss at the moment when a run arrives.
-        services.claims._held.clear()
-        for engine in (one, other, one):
-            assert await value(engine, "x", session=session) == 11
-
-
 async def test_a_run_that_is_refused_in_an_open_session_leaves_no_claim(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
