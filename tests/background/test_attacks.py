@@ -172,7 +172,7 @@ def test_a_request_that_was_cancelled_is_open_no_more(user: Person, loss: int) -
         held = client.initialize().begin_run("await mcp_keeper.slow(text='x')")
         wait_for(lambda: [each["tool"] for each in user.calls] == ["slow"])
         client.send(method="notifications/cancelled", params={"requestId": held})
-        user.status()
+        wait_for(lambda: not user.status()["runs"])
         [number] = user.bridges()
         os.kill(number, loss)
         wait_for(lambda: not Path(f"/proc/{number}/cwd").exists())

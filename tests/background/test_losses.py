@@ -125,7 +125,8 @@ def test_the_setting_off_serves_in_the_process_itself(user: Person) -> None:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "used"), [("", "~/.local/state/mcp-code-bridge/run"), ("~" + "/d" * 50, "/tmp")]
+    ("runtime", "used"),
+    [("", "~/.local/state/mcp-code-bridge/run"), ("~" + "/d" * 50, "/tmp/mcp-code-bridge-")],
 )
 def test_without_a_usable_runtime_directory_another_one_serves(
     user: Person, runtime: str, used: str
