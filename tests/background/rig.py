@@ -24,6 +24,8 @@ from tests.processes import processes
 
 PATIENCE = 60.0  # Seconds for an answer on a machine that does other things too.
 
+HOLD = "print(await mcp_keeper.slow(text='x'))"
+
 RECORDER = Path(__file__).parents[1] / "fakes" / "servers" / "recorder.py"
 
 

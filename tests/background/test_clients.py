@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.processes import proportional_mb
-from tests.background.rig import Client, Person, text_of, wait_for
-
-HOLD = "print(await mcp_keeper.slow(text='x'))"
+from tests.background.rig import HOLD, Client, Person, text_of, wait_for
 
 
 def clients(stack: ExitStack, user: Person, count: int) -> list[Client]:
