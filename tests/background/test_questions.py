@@ -114,7 +114,7 @@ def test_clients_share_a_server_that_asks_for_roots_if_theirs_are_equal(asked: P
 def test_servers_that_keep_a_state_for_their_client_have_a_process_for_each(
     user: Person, package: str, processes: int
 ) -> None:
-    user.add_servers("keeper", args=[str(RECORDER), str(user.home / "calls"), package])
+    user.add_servers("keeper", args=[str(RECORDER), str(user.project / "calls"), package])
     with user.client() as one, user.client() as two:
         for client in (one, two):
             assert "topics" in client.initialize().run("print(await mcp_keeper.list_notes())")
