@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from tests.faulty_proxy import FaultyProxy
     from tests.postgresql import Server
 
 # A background bridge would outlive its test. Those of tests/background and tests/e2e start some.
@@ -181,6 +182,15 @@ def postgresql(
     yield postgresql_server
     databases_forgotten()
     postgresql_server.drop()
+
+
+@pytest.fixture
+def proxy(postgresql: Server) -> Iterator[FaultyProxy]:
+    """A proxy in front of the PostgreSQL server."""
+    from tests.faulty_proxy import faulty_proxy
+
+    with faulty_proxy(postgresql.port) as made:
+        yield made
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

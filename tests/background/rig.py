@@ -20,8 +20,11 @@ from typing import Any
 
 from bridge.background.commands import running
 from bridge.background.place import Place, directory_of, places
+from tests.processes import processes
 
 PATIENCE = 60.0  # Seconds for an answer on a machine that does other things too.
+
+HOLD = "print(await mcp_keeper.slow(text='x'))"
 
 RECORDER = Path(__file__).parents[1] / "fakes" / "servers" / "recorder.py"
 
@@ -85,17 +88,8 @@ class Person:
 
     def processes(self, word: str = "") -> list[int]:
         """The ids of this user's processes with a word in their command lines, or recorders."""
-        word = word or f"{RECORDER}\0{self.project / 'calls'}"
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (path / "cmdline").read_bytes().decode(errors="replace")
-                home = f"HOME={self.home}\0".encode() in (path / "environ").read_bytes() + b"\0"
-            except OSError:
-                continue
-            if home and word in words:
-                found.append(int(path.name))
-        return found
+        word = word or f"{RECORDER} {self.project / 'calls'}"
+        return list(processes(word, variable=f"HOME={self.home}"))
 
     def client(self, cwd: Path | None = None, **environ: str) -> Client:
         return Client(self, cwd or self.project, environ)
@@ -144,7 +138,7 @@ class Client:
         self._count = 0
         self._open = set[int]()
         self.notes: list[dict[str, Any]] = []  # Notifications and requests of the bridge.
-        self._answers: dict[int, dict[str, Any]] = {}  # Received before they were waited for.
+        self.answers: dict[int, dict[str, Any]] = {}  # Received before they were waited for.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bridge"],
             stdin=subprocess.PIPE,
@@ -187,7 +181,7 @@ class Client:
         A bridge that is killed just after a response leaves a second one, of which clients see
         nothing: an error.
         """
-        while number not in self._answers:
+        while number not in self.answers:
             message = self.receive()
             if "method" in message:
                 self.notes.append(message)
@@ -197,8 +191,8 @@ class Client:
                 continue
             assert message["id"] in self._open, message
             self._open.remove(message["id"])
-            self._answers[message["id"]] = message
-        return self._answers.pop(number)
+            self.answers[message["id"]] = message
+        return self.answers.pop(number)
 
     def receive(self) -> dict[str, Any]:
         """Return the next message; a line that is none has the method "torn"."""

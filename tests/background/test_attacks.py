@@ -146,19 +146,12 @@ STRANGE_LINES = {
 def test_each_byte_of_input_counts_as_taken_once(running: Person) -> None:
     for data in STRANGE_LINES.values():
         with RawFront(running) as front:
-            front.taken(front.send(INITIALIZE, INITIALIZED))
-            front.taken(front.write(data))
-            front.taken(front.send(ping("last")))
-
-
-def test_a_front_that_was_stopped_learns_all_in_the_end(running: Person) -> None:
-    with RawFront(running) as front:
-        size = front.send(INITIALIZE, INITIALIZED) + front.write(b"\n" * 5_000)
-        size += front.send(ping("last"))
-        while front.receive()["id"] != "last":
-            pass
-        # More than a socket holds waits in the bridge.
-        front.taken(size)
+            size = front.send(INITIALIZE, INITIALIZED) + front.write(data)
+            size += front.send(ping("last"))
+            while front.receive().get("id") != "last":
+                pass
+            # After many lines, more than a socket holds waits in the bridge.
+            front.taken(size)
 
 
 def test_a_line_without_an_end_is_answered_when_the_input_ends(running: Person) -> None:
@@ -172,17 +165,21 @@ def test_a_line_without_an_end_is_answered_when_the_input_ends(running: Person) 
         assert status == 0
 
 
-def test_a_request_that_was_cancelled_is_open_no_more(user: Person) -> None:
+@pytest.mark.parametrize("loss", [signal.SIGTERM, signal.SIGKILL])
+def test_a_request_that_was_cancelled_is_open_no_more(user: Person, loss: int) -> None:
     user.add_servers("keeper")
     with user.client() as client:
         held = client.initialize().begin_run("await mcp_keeper.slow(text='x')")
         wait_for(lambda: [each["tool"] for each in user.calls] == ["slow"])
         client.send(method="notifications/cancelled", params={"requestId": held})
-        user.status()
+        wait_for(lambda: not user.status()["runs"])
         [number] = user.bridges()
-        os.kill(number, signal.SIGKILL)
-        # It would be answered now, if it were open.
+        os.kill(number, loss)
+        wait_for(lambda: not Path(f"/proc/{number}/cwd").exists())
         assert "5" in client.run("print(2 + 3)")
+        assert not client.answers
+    # An open request would delay the end.
+    assert "s are over" not in user.log()
 
 
 def test_input_that_a_lost_bridge_had_taken_is_not_given_to_the_next_one(user: Person) -> None:
@@ -242,15 +239,20 @@ def test_a_late_answer_to_a_lost_bridges_question_answers_no_other_question(
         assert "decline" in str(front.receive())
 
 
-def test_a_front_that_dies_frees_a_bridge_that_waits_for_its_client(user: Person) -> None:
-    with user.client() as client:
-        client.initialize()
+def test_neither_a_client_that_never_reads_nor_a_front_that_is_killed_disturbs_another(
+    user: Person,
+) -> None:
+    with user.client() as deaf, user.client() as other:
+        deaf.initialize()
         for _ in range(20):
-            client.begin_run("print('x' * 8000)")
-        wait_for(lambda: client.waiting_bytes() > 54_000)
-        client.process.kill()
+            deaf.begin_run("print('x' * 8000)")
+        wait_for(lambda: deaf.waiting_bytes() > 54_000)
+        assert "9" in other.initialize().run("print(4 + 5)")
+        deaf.write(b'{"jsonrpc": "2.0", "id": 99, "method": "tools/ca')
+        deaf.process.kill()
         # The client itself lives and reads nothing.
-        wait_for(lambda: not user.status()["clients"])
+        wait_for(lambda: len(user.status()["clients"]) == 1)
+        assert "7" in other.run("print(3 + 4)")
 
 
 def test_a_front_that_comes_while_the_bridge_ends_gets_another_bridge(user: Person) -> None:

@@ -17,11 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.background.rig import PATIENCE, Client, Person, wait_for
+from tests.background.rig import HOLD, PATIENCE, Client, Person, wait_for
 
 OFF = {"MCP_BRIDGE_BACKGROUND": "off"}
-
-HOLD = "print(await mcp_keeper.slow(text='x'))"
 
 
 @pytest.fixture

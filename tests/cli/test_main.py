@@ -85,6 +85,7 @@ def test_help_has_colours_on_a_terminal_that_allows_them(monkeypatch: pytest.Mon
         (["servers", "--memory", "lots"], "error: --memory: 'lots' is not a size"),
         (["audit", "tail", "-n", "x"], "-n"),
         (["run", "--timeout"], "'--timeout' requires an argument"),
+        (["run", "-c", "1", "--timeout", "soon"], "Input should be a valid number"),
     ],
 )
 def test_a_mistake_is_status_2_and_names_the_nearest_word(

@@ -11,6 +11,7 @@ import pytest
 from mcp import Client, MCPError
 
 from tests.e2e.rig import BRIDGE, PATIENCE_SECONDS, User, containers, document_of, text_of
+from tests.processes import processes
 from tests.security.rig import groups
 from tests.session_rig import saved_sessions
 from tests.waiting import until, until_exists
@@ -36,18 +37,6 @@ def engine_name(request: pytest.FixtureRequest) -> str:
     """One without and one with an engine that would go on by itself."""
     name: str = request.param
     return name
-
-
-def _processes(mark: str) -> list[str]:
-    """Return the ids of the processes whose command line has a mark."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and mark.encode() in (entry / "cmdline").read_bytes():
-                found.append(entry.name)
-        except OSError:
-            continue
-    return found
 
 
 def _bridge(user: User) -> int:
@@ -94,7 +83,7 @@ async def test_a_session_survives_its_bridge_as_it_was_after_its_last_whole_run(
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(held, client)
                 await until_exists(started)
-                assert _processes(user.mark)
+                assert processes(user.mark)
                 assert saved_sessions(state) == 1
                 bridge = _bridge(user)
                 if user.engine == "podman":
@@ -102,7 +91,7 @@ async def test_a_session_survives_its_bridge_as_it_was_after_its_last_whole_run(
                 else:
                     assert _groups(bridge)
                 os.kill(bridge, signal.SIGKILL)
-        await until(lambda: not _processes(user.mark) and not user.server_processes())
+        await until(lambda: not processes(user.mark) and not user.server_processes())
         async with user.client(MCP_BRIDGE_WARM="0") as client:
             again = await _run(client, GO_ON)
             assert again["result"] == [42, "kept"]

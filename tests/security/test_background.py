@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,10 @@ import pytest
 from bridge.background.place import directory_of
 from bridge.sandbox.process import landlock
 from bridge.settings import load, private_places
-from tests.background.rig import Person, person
+from tests.background.conftest import user
+from tests.background.rig import Person
+
+__all__ = ["user"]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc, uses bubblewrap")
 
@@ -48,13 +49,6 @@ for name, attempt in attempts.items():
         found[name] = type(error).__name__
 print(json.dumps(found))
 """
-
-
-@pytest.fixture
-def user() -> Iterator[Person]:
-    with tempfile.TemporaryDirectory(prefix="mcb-") as home, person(Path(home)) as somebody:
-        somebody.add_servers("keeper")
-        yield somebody
 
 
 def open_to_all(user: Person) -> str:
@@ -124,6 +118,7 @@ def test_no_directory_of_programs_may_hold_the_bridges_socket(tmp_path: Path, ki
 
 @pytest.mark.guarantee("client-environments")
 def test_a_shared_servers_echo_of_the_environment_is_masked_for_each_client(user: Person) -> None:
+    user.add_servers("keeper")
     with user.client(GITHUB_TOKEN=TOKEN) as one, user.client(GITHUB_TOKEN=TOKEN) as two:
         for client in (one, two):
             said = client.initialize().run(ECHO)
@@ -134,6 +129,7 @@ def test_a_shared_servers_echo_of_the_environment_is_masked_for_each_client(user
 
 @pytest.mark.guarantee("client-environments")
 def test_no_value_of_a_client_reaches_another_ones_servers_or_a_file(user: Person) -> None:
+    user.add_servers("keeper")
     user.variables |= {"MCP_BRIDGE_LOG_LEVEL": "DEBUG"}
     with user.client(GITHUB_TOKEN=TOKEN) as one, user.client(GITHUB_TOKEN=OTHER) as two:
         for client in (one, two):

@@ -256,19 +256,6 @@ async def test_what_a_cancelled_sender_left_goes_out_before_the_next_message() -
             assert await lines(reading, 2) == ["one", "two"]
 
 
-async def test_a_client_that_has_gone_ends_the_session_and_the_reason_is_kept() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    over = anyio.CancelScope()
-    writer = StdoutMessages(writing, over)
-    for _ in range(2):
-        with pytest.raises(anyio.ClosedResourceError):
-            await writer.send(message("one"))
-    os.close(writing)
-    assert over.cancel_called
-    assert isinstance(writer.failure, BrokenPipeError)
-
-
 def test_what_is_printed_meanwhile_goes_to_stderr() -> None:
     program = """
 import os, subprocess

@@ -22,15 +22,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import proportional_mb
 from tests.background.rig import Client, Person, person, text_of, wait_for
 
 PHASE_SECONDS = 120.0  # A calm phase, in which one bridge lives; then a phase of losses.
 
 SLACK_SECONDS = 20.0  # From the loss of a bridge until each client has noticed it.
 
-MEBIBYTE = 1 << 20
-
-MEMORY_SLACK = 24 * MEBIBYTE  # Allocators keep that much for minutes.
+MEMORY_SLACK = 24  # MiB that allocators keep for minutes.
 
 CREATE = "print((await mcp_{server}.create(title='{title}'))['title'])"
 
@@ -206,15 +205,14 @@ class Soak:
 
 
 def measured(number: int) -> dict[str, int]:
-    """Return the descriptors, children and bytes of memory of a process."""
+    """Return the descriptors, children and MiB of memory of a process."""
     process = Path(f"/proc/{number}")
     children = (process / f"task/{number}/children").read_text().split()
-    memory = re.search(r"^Pss: +(\d+)", (process / "smaps_rollup").read_text(), re.MULTILINE)
     return {
         "pid": number,
         "descriptors": len(list((process / "fd").iterdir())),
         "children": len(children),
-        "memory": int(memory[1]) * 1024 if memory else 0,
+        "memory": round(proportional_mb(number)),
     }
 
 
