@@ -35,7 +35,12 @@ class UnavailableError(Exception):
 
 
 class Place:
-    """The socket, lock and record of one background bridge, in a private directory."""
+    """The socket, lock and record of one background bridge, in a private directory.
+
+    Attributes:
+        name: Eight hexadecimal digits, with which the files' names begin.
+        identity: What the bridge's clients have in common, as JSON; empty if it is unknown.
+    """
 
     def __init__(self, directory: str, name: str, identity: str = "") -> None:
         self.directory, self.name, self.identity = directory, name, identity
@@ -48,11 +53,10 @@ class Place:
         descriptor = os.open(self.lock, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
             os.close(descriptor)
-            return None
-        except OSError:
-            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return None
             raise
         return descriptor
 
@@ -65,12 +69,12 @@ class Place:
         return number
 
     def processor_time(self) -> str:
-        """Return the processor time of the recorded process; empty if it is unknown."""
+        """Return the recorded process's processor time, as two counts of ticks; "" if unknown."""
         fields = _stat_fields(self.read_record().get("pid", 0))
         return " ".join(fields[11:13])
 
     def read_record(self) -> dict[str, Any]:
-        """Return what the bridge has recorded of itself; empty for none."""
+        """Return the bridge's record: `pid`, `start`, `since`, `began`, `state`; empty for none."""
         try:
             with open(self.record, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is large
                 record = json.load(file)
@@ -86,41 +90,40 @@ def directory_of(environ: Mapping[str, str]) -> str:
     """
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     is_usable = runtime.startswith("/") and os.access(runtime, os.W_OK)
-    # Root can write to another user's.
+    # Root can write to another user's directory.
     if is_usable and os.stat(runtime).st_uid == os.geteuid():  # noqa: PTH116
-        found = f"{runtime}/mcp-code-bridge"
+        directory = f"{runtime}/mcp-code-bridge"
     else:
-        found = f"{_state_directory(environ)}/run"
-    if len(os.fsencode(found)) + len("/12345678.sock") > MAX_PATH_BYTES:
-        found = f"/tmp/mcp-code-bridge-{os.getuid()}"
-    return found
+        state = environ.get("MCP_BRIDGE_STATE_DIR")
+        state = state or _xdg_directory(environ, "XDG_STATE_HOME", ".local/state")
+        directory = f"{os.path.abspath(state)}/run"  # noqa: PTH100
+    if len(os.fsencode(directory)) + len("/12345678.sock") > MAX_PATH_BYTES:
+        directory = f"/tmp/mcp-code-bridge-{os.getuid()}"
+    return directory
 
 
 def place_for(words: Sequence[str], environ: Mapping[str, str]) -> Place:
     """Return the place of the bridge for a command line that serves, and make its directory.
 
     Raises:
-        UnavailableError: The directory cannot be made, or is not private.
+        UnavailableError: The directory cannot be made or is not private. The text is empty if the
+            settings file turns background bridges off.
     """
     directory = directory_of(environ)
     try:
         os.makedirs(directory, 0o700, exist_ok=True)  # noqa: PTH103
-        found = os.lstat(directory)
+        status = os.lstat(directory)
         config = _read_config(environ)
     except OSError as error:
         raise UnavailableError(f"{error.filename}: {error.strerror}") from error
     if "background" in config and _is_off(config):
         raise UnavailableError("")
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise UnavailableError(f"{directory} is not a directory that only you can use")
-    chosen = {
-        name: value
-        for name, value in environ.items()
-        if name == "HOME" or name.startswith(SETTINGS)
-    }
+    names = sorted(name for name in environ if name == "HOME" or name.startswith(SETTINGS))
     code = [__version__, __file__, sys.executable]
     flags = [word for word in words if word != "serve"]
-    identity = json.dumps([code, flags, sorted(chosen.items()), config])
+    identity = json.dumps([code, flags, [(name, environ[name]) for name in names], config])
     return Place(directory, f"{binascii.crc32(identity.encode()):08x}", identity)
 
 
@@ -139,7 +142,7 @@ def remove_dead(directory: str) -> None:
     """Remove the sockets and records of bridges that have died."""
     for place in places(directory):
         with suppress(OSError):
-            # Who starts a bridge there holds the lock.
+            # A front that starts a bridge there holds the lock.
             if place.process() is None and (lock := place.hold_lock()) is not None:
                 for path in (place.socket, place.record):
                     with suppress(FileNotFoundError):
@@ -148,14 +151,14 @@ def remove_dead(directory: str) -> None:
 
 
 def process_start(number: int) -> str:
-    """Return a process's start time, as the kernel prints it; empty for none that runs."""
+    """Return a process's start time as the system prints it; empty if no such process runs."""
     if fields := _stat_fields(number):
         # A process that has ended may wait for its parent for a long time.
         return "" if fields[0] in "ZX" else fields[19]
     if os.path.isdir("/proc/self"):  # noqa: PTH112
         return ""
-    with os.popen(f"ps -o lstart= -p {number:d}") as said:
-        return "-".join(said.read().split())
+    with os.popen(f"ps -o lstart= -p {number:d}") as output:
+        return "-".join(output.read().split())
 
 
 def _stat_fields(number: int) -> list[str]:
@@ -167,16 +170,10 @@ def _stat_fields(number: int) -> list[str]:
         return []
 
 
-def _state_directory(environ: Mapping[str, str]) -> str:
-    if environ.get("MCP_BRIDGE_STATE_DIR"):
-        return os.path.abspath(environ["MCP_BRIDGE_STATE_DIR"])  # noqa: PTH100
-    return f"{_xdg(environ, 'XDG_STATE_HOME', '.local/state')}/mcp-code-bridge"
-
-
 def _read_config(environ: Mapping[str, str]) -> str:
-    base = f"{_xdg(environ, 'XDG_CONFIG_HOME', '.config')}/mcp-code-bridge/config.toml"
+    usual = f"{_xdg_directory(environ, 'XDG_CONFIG_HOME', '.config')}/config.toml"
     try:
-        with open(environ.get("MCP_BRIDGE_CONFIG") or base, "rb") as file:  # noqa: PTH123
+        with open(environ.get("MCP_BRIDGE_CONFIG") or usual, "rb") as file:  # noqa: PTH123
             return file.read(4 * 1024 * 1024).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
@@ -191,7 +188,10 @@ def _is_off(config: str) -> bool:
         return False
 
 
-def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> str:
+def _xdg_directory(environ: Mapping[str, str], variable: str, fallback: str) -> str:
+    """Return the bridge's own directory below one of the user's base directories."""
     base = environ.get(variable, "")
-    home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111
-    return base if base.startswith("/") else f"{home}/{fallback}"
+    if not base.startswith("/"):
+        home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111
+        base = f"{home}/{fallback}"
+    return f"{base}/mcp-code-bridge"

@@ -30,13 +30,11 @@ _CLOSED = (BrokenPipeError, ConnectionResetError)
 Command = Callable[..., Awaitable[int]]
 
 
-def main(
-    argv: Sequence[str] | None = None, resumed: tuple[Mapping[str, Any], bytes] | None = None
-) -> int:
+def main(argv: Sequence[str] | None = None, resumed: Mapping[str, Any] | None = None) -> int:
     """Do what a command line says, and return the exit status.
 
     Args:
-        resumed: A client's session of a background bridge that was lost, and the input after it.
+        resumed: A client's session of a background bridge that was lost; see `serve`.
     """
     try:
         words = sys.argv[1:] if argv is None else argv
@@ -67,9 +65,7 @@ def is_closed(error: BaseException) -> bool:
     return isinstance(error, _CLOSED)
 
 
-def _prepare(
-    invocation: Invocation, resumed: tuple[Mapping[str, Any], bytes] | None
-) -> tuple[Command, Settings]:
+def _prepare(invocation: Invocation, resumed: Mapping[str, Any] | None) -> tuple[Command, Settings]:
     try:
         settings = load(invocation.flags)
         _set_up_logging(settings, serving=invocation.handler == SERVE)

@@ -21,6 +21,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -62,11 +63,7 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
         if line is None and can_move(stderr()):
             line = stack.enter_context(StatusLine(stderr()))
         line = line or SimpleNamespace(text="")
-        before = line.text
-
-        def say(new: str) -> None:
-            line.text = new
-
+        before, say = line.text, partial(setattr, line, "text")
         say(text)
         yield say
         say(before)
@@ -226,8 +223,7 @@ def write_warning(text: str) -> None:
 def write_error(error: BridgeError) -> None:
     parts = " ".join(part for part in (error.message, error.host_detail) if part)
     write_prose(f"error: {visible(for_person(parts))}\n", stderr())
-    hint = for_person(error.remedy)
-    if hint:
+    if hint := for_person(error.remedy):
         write_prose(f"hint: {visible(hint)}\n", stderr())
 
 

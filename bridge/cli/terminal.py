@@ -274,13 +274,7 @@ class LiveTerminal(Terminal):
     """
 
     def __init__(
-        self,
-        reader: TextIO,
-        writer: TextIO,
-        *,
-        shows: bool,
-        out: BinaryIO,
-        err: BinaryIO,
+        self, reader: TextIO, writer: TextIO, *, shows: bool, out: BinaryIO, err: BinaryIO
     ) -> None:
         super().__init__(reader, writer)
         self.run_progress: RunProgress | None = None

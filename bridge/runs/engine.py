@@ -165,14 +165,8 @@ class Engine(Parts):
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Engine]:
         """Open the client's own parts; leaving ends its runs."""
-        async with AsyncExitStack() as stack:
-            for part in (
-                self.gate.ongoing_calls.open(),
-                self.servers,
-                self.commands,
-                self.suspended.opened(),
-            ):
-                await stack.enter_async_context(part)
+        suspended = self.suspended.opened()
+        async with self.gate.ongoing_calls.open(), self.servers, self.commands, suspended:
             yield self
 
     async def run(self, request: RunRequest, client: Client | None = None) -> RunResult:

@@ -136,12 +136,7 @@ class ServerState:
 class UpstreamServer:
     """One server. Requests may come from any task and be cancelled at any time."""
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        pool: PoolSettings,
-        connections: Connections,
-    ) -> None:
+    def __init__(self, spec: ServerSpec, pool: PoolSettings, connections: Connections) -> None:
         self.spec = spec
         self._pool, self._connections = pool, connections
         self._share_key = share_key(spec, pool) if connections.are_shared else ""
@@ -149,9 +144,10 @@ class UpstreamServer:
         self._prepare = partial(requests.prepare, spec.name, max_bytes=pool.max_message_bytes)
         self._permitting = anyio.Lock()
         self._connection: Connection | None = None
-        self._roots: list[str] | None = None  # The client's, once a server asked for them.
-        self._agrees: list[str] | None = None  # What its server got, if equal to them.
-        self._client: Hashable = None  # The one whose runs call it.
+        # The client's roots, once a server asked for them, and the equal ones that it was given.
+        self._roots: list[str] | None = None
+        self._agreed: list[str] | None = None
+        self._client: Hashable = None  # The client of the last call.
         self._closed = False
         self._connections_made = 0
         self._connection_number = 0
@@ -206,7 +202,7 @@ class UpstreamServer:
             del self._offers[kind]
 
     def roots_changed(self) -> None:
-        self._agrees = None
+        self._agreed = None
         if self._connection is not None and len(self._connection.servers) == 1:
             self._connection.roots_shared = False
 
@@ -340,7 +336,7 @@ class UpstreamServer:
         seconds = self.call_timeout if timeout is None else timeout
         call = self._prepare("tools/call", f"tool {tool!r}", tool, arguments, seconds)
         result = await self._send_and_resolve(call)
-        if self._connection is not None and self._connection.rootless:
+        if self._connection is not None and self._connection.given_roots == []:
             explain_missing_roots(result)
         return result
 
@@ -441,8 +437,8 @@ class UpstreamServer:
 
     def _current(self) -> Connection:
         before = self._connection
-        if before and before.usable and before.asks and not before.belongs_to(self._client):
-            # The server serves the client that it has asked alone.
+        is_common = before is not None and before.usable and len(before.servers) > 1
+        if before and is_common and before.callers.asks_another_than(self._client):
             self._connections.leave(before, self, drain=True)
             self._share_key, before = "", None
         if self._closed:
@@ -476,19 +472,18 @@ class UpstreamServer:
 
     async def _has_own_roots(self, connection: Connection) -> bool:
         """Whether the server has this client's roots, or serves no other client."""
-        caller, several = current_caller(), len(connection.servers) > 1
-        if not several or connection.given_roots is None or caller is None:
+        given, caller = connection.given_roots, current_caller()
+        if len(connection.servers) < 2 or given is None or caller is None or self._agreed is given:
             return True
-        if self._agrees is not connection.given_roots:
-            found = ListRootsResult(roots=[])
-            with suppress(CannotAskError, ValidationError):
-                answer = await caller.ask(self.spec.name, "roots/list", {})
-                found = ListRootsResult.model_validate(answer, by_name=False)
-            # Clients name equal directories differently.
-            self._roots = [str(root.uri) for root in found.roots]
-            if self._roots != connection.given_roots:
-                return False
-            self._agrees = connection.given_roots
+        answer = ListRootsResult(roots=[])
+        with suppress(CannotAskError, ValidationError):
+            wire = await caller.ask(self.spec.name, "roots/list", {})
+            answer = ListRootsResult.model_validate(wire, by_name=False)
+        # Clients name equal directories differently.
+        self._roots = [str(root.uri) for root in answer.roots]
+        if self._roots != connection.given_roots:
+            return False
+        self._agreed = connection.given_roots
         return True
 
     async def _reconnect(self, failure: UpstreamError) -> UpstreamError:
