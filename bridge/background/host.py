@@ -26,19 +26,20 @@ import anyio
 import anyio.to_thread
 
 from bridge.atomic_files import replace_file
-from bridge.background.commands import LOG_NAME
 from bridge.background.execution import execute
-from bridge.background.front import ANSWER_SECONDS, require_own_peer
 from bridge.background.link import Link
-from bridge.background.place import (
+from bridge.background_place import (
+    ANSWER_SECONDS,
     Place,
     UnavailableError,
     place_for,
     places,
     process_start,
     remove_dead,
+    require_own_peer,
 )
 from bridge.cli.app import read_words
+from bridge.cli.background import LOG_NAME
 from bridge.cli.line import Invocation, with_default
 from bridge.cli.main import begin_log
 from bridge.cli.origin import ORIGIN

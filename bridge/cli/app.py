@@ -92,12 +92,10 @@ COMMANDS = {
     "skills approve": Command("kept:approve_skills", "Let programs use skills without asking"),
     "skills rm": Command("kept:remove_skills", "Remove skills, with all their versions"),
     "background": Command("", "Show or stop the bridge that your clients share", KEEPING),
-    "background status": Command("background.commands:status", "Show its clients and servers"),
-    "background stop": Command("background.commands:stop", "Let its runs end, and stop it"),
-    "background restart": Command(
-        "background.commands:stop", "Stop it; its clients start another one"
-    ),
-    "background logs": Command("background.commands:logs", "Print its log"),
+    "background status": Command("background:status", "Show its clients and servers"),
+    "background stop": Command("background:stop", "Let its runs end, and stop it"),
+    "background restart": Command("background:stop", "Stop it; its clients start another one"),
+    "background logs": Command("background:logs", "Print its log"),
     "store": Command("", "Show, migrate or limit a shared store", KEEPING),
     "store status": Command("store:show_status", "Show the store and its bridges"),
     "store migrate": Command("store:migrate", "Bring its tables to this version"),

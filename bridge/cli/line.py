@@ -45,6 +45,5 @@ def flag_of(setting: str) -> str:
 def handler_of(name: str) -> Callable[..., Any]:
     """Return a command's function; its module may take a second to import."""
     module, _, function = name.partition(":")
-    path = f"bridge.{module}" if "." in module else f"bridge.cli.{module}"
-    command: Callable[..., Any] = getattr(import_module(path), function)
+    command: Callable[..., Any] = getattr(import_module(f"bridge.cli.{module}"), function)
     return command

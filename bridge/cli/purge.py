@@ -14,8 +14,8 @@ import anyio.to_thread
 
 from bridge import private_files
 from bridge.atomic_files import replace_file
-from bridge.background.commands import LOG_NAME, end_all, running
-from bridge.background.place import directory_of
+from bridge.background_place import directory_of
+from bridge.cli.background import LOG_NAME, end_all, running
 from bridge.cli.install import machine_here
 from bridge.cli.line import PROGRAM
 from bridge.cli.options import Yes, flag

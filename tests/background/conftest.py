@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.background.commands import running
+from bridge.cli.background import running
 from tests.background.rig import Person, person, wait_for
 
 

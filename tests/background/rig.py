@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bridge.background.commands import running
-from bridge.background.place import Place, directory_of, places
+from bridge.background_place import Place, directory_of, places
+from bridge.cli.background import running
 
 PATIENCE = 60.0  # Seconds for an answer on a machine that does other things too.
 

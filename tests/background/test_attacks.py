@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bridge.background.place import Place, place_for, process_start
+from bridge.background_place import Place, place_for, process_start
 from tests.background.rig import PATIENCE, RECORDER, Person, wait_for
 
 INITIALIZE = {

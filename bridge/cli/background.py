@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 
-from bridge.background.front import START_SECONDS, ask
-from bridge.background.place import (
+from bridge.background_place import (
+    START_SECONDS,
     Place,
     UnavailableError,
+    ask,
     directory_of,
     place_for,
     places,

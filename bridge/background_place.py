@@ -1,4 +1,4 @@
-"""Where a user's background bridge listens, and how its process is recognised.
+"""Where a user's background bridge listens, how its process is recognised, and how to ask it.
 
 A bridge serves the clients of one version, command line, set of settings and state directory. This
 identity names its socket, lock and record. Imports little, because each client's process does.
@@ -10,8 +10,11 @@ import binascii
 import fcntl
 import json
 import os
+import signal
+import socket
 import stat
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -20,6 +23,12 @@ from bridge import __version__
 TYPE_CHECKING = False  # `typing` takes longer than the rest.
 if TYPE_CHECKING:
     from typing import Any
+
+START_SECONDS = 30.0  # The longest start of a bridge, and its longest end after that of its runs.
+
+ANSWER_SECONDS = 2.0  # A bridge that neither answers nor uses a processor for so long hangs.
+
+STOP_SECONDS = 3.0  # Between SIGTERM and SIGKILL of a bridge that hangs.
 
 MAX_PATH_BYTES = 103  # Of a socket's path on macOS; 107 on Linux.
 
@@ -159,6 +168,88 @@ def process_start(number: int) -> str:
         return ""
     with os.popen(f"ps -o lstart= -p {number:d}") as output:
         return "-".join(output.read().split())
+
+
+def connect(
+    place: Place, message: Mapping[str, Any], streams: Sequence[int]
+) -> tuple[socket.socket, dict[str, Any]] | None:
+    """Return a connection that the bridge has accepted, and its answer; None if none listens.
+
+    Raises:
+        TimeoutError: The listening process does not answer within 2 s.
+        UnavailableError: The bridge refuses, or belongs to another user.
+    """
+    link = socket.socket(socket.AF_UNIX)
+    link.settimeout(ANSWER_SECONDS)
+    try:
+        link.connect(place.socket)
+        require_own_peer(link)
+        data = json.dumps(message).encode() + b"\n"
+        if rest := data[socket.send_fds(link, [data], streams) :]:
+            link.sendall(rest)
+        answer = b""
+        while not answer.endswith(b"\n"):
+            if not (byte := link.recv(1)):
+                raise ConnectionResetError
+            answer += byte
+        facts: dict[str, Any] = json.loads(answer)
+        if "refused" in facts:
+            raise UnavailableError(facts["refused"])
+    except (FileNotFoundError, ConnectionError, BlockingIOError):
+        # The last error means more clients than the kernel lets wait.
+        link.close()
+        return None
+    except BaseException:
+        link.close()
+        raise
+    link.settimeout(None)
+    return link, facts
+
+
+def ask(place: Place, *, stop: bool = False) -> dict[str, Any]:
+    """Return a bridge's report, as `Host` makes it; empty if none listens. Raises as `connect`.
+
+    Args:
+        stop: Whether the bridge ends after its report.
+    """
+    if (accepted := connect(place, {"stop": stop}, [])) is None:
+        return {}
+    accepted[0].close()
+    return accepted[1]
+
+
+def require_own_peer(link: socket.socket) -> None:
+    """Raise UnavailableError if another user's process is at the other end.
+
+    The socket's mode does not keep root away.
+    """
+    if sys.platform == "linux":
+        credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        user = int.from_bytes(credentials[4:8], sys.byteorder)
+        if user != os.geteuid():
+            raise UnavailableError(f"user {user} is at the other end of the bridge's socket")
+
+
+def replace_hung(place: Place) -> bool:
+    """End a bridge that does not answer; return False if its process is not certainly known.
+
+    Raises:
+        UnavailableError: The process survives SIGKILL for 3 s.
+    """
+    number = place.process()
+    if number is None:
+        return False
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.kill(number, kind)
+        except ProcessLookupError:
+            return True
+        until = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < until:
+            if place.process() != number:
+                return True
+            time.sleep(0.02)
+    raise UnavailableError(f"process {number} hangs and cannot be ended")
 
 
 def _stat_fields(number: int) -> list[str]:
