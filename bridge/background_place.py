@@ -93,21 +93,28 @@ class Place:
 
 
 def directory_of(environ: Mapping[str, str]) -> str:
-    """Return the directory of the sockets, which need not exist.
+    """Return the directory of the background bridges' sockets, which need not exist."""
+    state = environ.get("MCP_BRIDGE_STATE_DIR")
+    state = os.path.abspath(state or xdg_directory(environ, "XDG_STATE_HOME", ".local/state"))  # noqa: PTH100
+    return socket_directory(environ, state, MAX_PATH_BYTES - len("/12345678.sock"))
 
-    It is in `XDG_RUNTIME_DIR`, else in the state directory, or in /tmp if that path is too long.
+
+def socket_directory(
+    environ: Mapping[str, str], state: str, most_bytes: int, temporary: str = "/tmp"
+) -> str:
+    """Return a directory for sockets: in `XDG_RUNTIME_DIR`, else in the state directory.
+
+    It is in the temporary directory if the path would have more than `most_bytes`.
     """
     runtime = environ.get("XDG_RUNTIME_DIR", "")
-    is_usable = runtime.startswith("/") and os.access(runtime, os.W_OK)
+    is_usable = runtime.startswith("/") and os.access(f"{runtime}/", os.W_OK)
     # Root can write to another user's directory.
     if is_usable and os.stat(runtime).st_uid == os.geteuid():  # noqa: PTH116
         directory = f"{runtime}/mcp-code-bridge"
     else:
-        state = environ.get("MCP_BRIDGE_STATE_DIR")
-        state = state or _xdg_directory(environ, "XDG_STATE_HOME", ".local/state")
-        directory = f"{os.path.abspath(state)}/run"  # noqa: PTH100
-    if len(os.fsencode(directory)) + len("/12345678.sock") > MAX_PATH_BYTES:
-        directory = f"/tmp/mcp-code-bridge-{os.getuid()}"
+        directory = f"{state}/run"
+    if len(os.fsencode(directory)) > most_bytes:
+        directory = f"{temporary}/mcp-code-bridge-{os.getuid()}"
     return directory
 
 
@@ -262,7 +269,7 @@ def _stat_fields(number: int) -> list[str]:
 
 
 def _read_config(environ: Mapping[str, str]) -> str:
-    usual = f"{_xdg_directory(environ, 'XDG_CONFIG_HOME', '.config')}/config.toml"
+    usual = f"{xdg_directory(environ, 'XDG_CONFIG_HOME', '.config')}/config.toml"
     try:
         with open(environ.get("MCP_BRIDGE_CONFIG") or usual, "rb") as file:  # noqa: PTH123
             return file.read(4 * 1024 * 1024).decode("utf-8", "replace")
@@ -279,7 +286,7 @@ def _is_off(config: str) -> bool:
         return False
 
 
-def _xdg_directory(environ: Mapping[str, str], variable: str, fallback: str) -> str:
+def xdg_directory(environ: Mapping[str, str], variable: str, fallback: str) -> str:
     """Return the bridge's own directory below one of the user's base directories."""
     base = environ.get(variable, "")
     if not base.startswith("/"):
