@@ -18,12 +18,11 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
-import anyio
 import anyio.to_thread
 
 from bridge.background.front import PIECE_BYTES
 from bridge.background.link import Link
-from bridge.cli.line import handler_of, with_default
+from bridge.cli.app import handler_of, read_words
 from bridge.cli.main import INTERRUPTED, Command, format_log, is_closed
 from bridge.cli.origin import ORIGIN, Origin, stderr
 from bridge.cli.output import TerminalHandler, write_error
@@ -151,9 +150,7 @@ async def execute(
 
 def _parse(hello: Mapping[str, Any]) -> tuple[Command, Settings] | None:
     """Return the command and its settings; None if a background bridge does not execute it."""
-    from bridge.cli.app import read_words
-
-    invocation = read_words(with_default(hello["words"]))
+    invocation = read_words(hello["words"])
     # The shared parts do not have the settings of a command's flags.
     if isinstance(invocation, int) or invocation.flags or invocation.handler not in HANDLERS:
         return None

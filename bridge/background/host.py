@@ -22,7 +22,6 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-import anyio
 import anyio.to_thread
 
 from bridge.atomic_files import replace_file
@@ -38,9 +37,8 @@ from bridge.background_place import (
     remove_dead,
     require_own_peer,
 )
-from bridge.cli.app import read_words
+from bridge.cli.app import Invocation, read_words
 from bridge.cli.background import LOG_NAME
-from bridge.cli.line import Invocation, with_default
 from bridge.cli.main import begin_log
 from bridge.cli.origin import ORIGIN
 from bridge.cli.serve import watched_engine
@@ -181,7 +179,7 @@ class Host:
 
     async def _serve_client(self, link: Link, hello: Mapping[str, Any], out: int) -> None:
         try:
-            invocation = read_words(with_default(hello["words"]))
+            invocation = read_words(hello["words"])
             assert isinstance(invocation, Invocation)
             settings = load(invocation.flags, hello["environ"])
         except BridgeError as error:
@@ -232,7 +230,7 @@ class Host:
 
 def main(lock: int, words: list[str]) -> None:
     """Serve fronts at the place of a command line, whose lock this process holds."""
-    invocation = read_words(with_default(words))
+    invocation = read_words(words)
     assert isinstance(invocation, Invocation)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # The limit of the client that started this process is too low for all clients.

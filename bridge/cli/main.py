@@ -14,8 +14,7 @@ from typing import Any
 
 import anyio
 
-from bridge.cli.app import read_words
-from bridge.cli.line import SERVE, Invocation, handler_of, with_default
+from bridge.cli.app import SERVE, Invocation, handler_of, read_words
 from bridge.cli.output import JsonLines, RepeatedLines, TerminalHandler, write_error
 from bridge.errors import BridgeError, SettingsError
 from bridge.event_loop import background_task
@@ -38,7 +37,7 @@ def main(argv: Sequence[str] | None = None, resumed: Mapping[str, Any] | None = 
     """
     try:
         words = sys.argv[1:] if argv is None else argv
-        invocation = read_words(with_default(words))
+        invocation = read_words(words)
         if isinstance(invocation, int):
             return invocation
         with frozen_imports():

@@ -15,9 +15,9 @@ import anyio.to_thread
 from bridge import private_files
 from bridge.atomic_files import replace_file
 from bridge.background_place import directory_of
+from bridge.cli.app import PROGRAM
 from bridge.cli.background import LOG_NAME, end_all, running
 from bridge.cli.install import machine_here
-from bridge.cli.line import PROGRAM
 from bridge.cli.options import Yes, flag
 from bridge.cli.output import visible, write_err_line, write_out
 from bridge.cli.terminal import Person

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-import anyio
 import anyio.to_thread
 
 from bridge.callers.client import RunProgress

@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import anyio
 import anyio.lowlevel
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.server.lowlevel import Server
