@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import anyio
 import anyio.lowlevel
 
 from bridge.errors import ChannelClosedError
@@ -158,14 +157,11 @@ _Descriptor = TypeVar("_Descriptor")
 
 
 class Pipes:
-    """The bridge's ends of three pipes, for one reader and one writer.
-
-    Attributes:
-        on_error: Called with all stderr; output then ends only when stderr has ended too. Without
-            it the end of stderr is kept.
-    """
+    """The bridge's ends of three pipes, for one reader and one writer."""
 
     def __init__(self, stdin: int, stdout: int, stderr: int) -> None:
+        # Called with all stderr; output then ends only when stderr has ended too. Without it, the
+        # end of stderr is kept.
         self.on_error: Callable[[bytes], None] | None = None
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
         self._tail = b""
@@ -192,13 +188,13 @@ class Pipes:
 
     def end_input(self) -> None:
         """Close stdin. Idempotent."""
-        self._stdin = _let_go(self._stdin)
+        self._stdin = let_go(self._stdin)
 
     async def end_output(self) -> None:
         """Close stdout, so that the next write fails with SIGPIPE. Idempotent."""
         self._stdout_open = False
         self._reader.forget(self._stdout)
-        self._stdout = _let_go(self._stdout)
+        self._stdout = let_go(self._stdout)
         await anyio.lowlevel.checkpoint()
 
     async def receive(self) -> bytes:
@@ -224,7 +220,7 @@ class Pipes:
         """Close all pipes and wake the tasks that wait on them. Idempotent."""
         self._reader.close()
         for descriptor in (self._stdin, self._stdout, self._stderr):
-            _let_go(descriptor)
+            let_go(descriptor)
         self._stdin = self._stdout = self._stderr = _CLOSED
         self._stderr_open = False
 
@@ -248,7 +244,8 @@ class Pipes:
                 self._tail = (self._tail + data)[-DIAGNOSTIC_BYTES:]
 
 
-def _let_go(descriptor: int) -> int:
+def let_go(descriptor: int) -> int:
+    """Close a descriptor that tasks may wait for; return the number of a closed one."""
     if descriptor != _CLOSED:
         with suppress(OSError, ValueError):
             anyio.notify_closing(descriptor)

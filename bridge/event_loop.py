@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any, TypeVar
 
-import anyio
 import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
@@ -90,8 +89,7 @@ class Clock:
             self._set_deadline(scope)
 
     def _set_deadline(self, scope: anyio.CancelScope) -> None:
-        end = self._limits[scope]
-        scope.deadline = end + self._lost if self.running else math.inf
+        scope.deadline = self._limits[scope] + self._lost if self.running else math.inf
 
 
 @asynccontextmanager

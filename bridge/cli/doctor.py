@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-import anyio
 import anyio.to_thread
 
 from bridge.cli import background
@@ -399,8 +398,7 @@ async def build_image(
     version = recipe_version(context.recipe)
     async with aclosing(_image_engines(settings)) as answering:
         engine = await anext(answering)
-        name = local_name(flavour)
-        built = await describe(engine, name, version)
+        built = await describe(engine, local_name(flavour), version)
         lost = [text for text in built.packages if text not in packages]
         if lost:
             again = " ".join(f"--package {shlex.quote(text)}" for text in lost)

@@ -155,7 +155,6 @@ def format_log(handler: logging.Handler, settings: Settings, *, brief: bool) -> 
     if brief and level in ("INFO", "WARNING"):
         # At a terminal, progress lines would hide the command's own output.
         level, line = "WARNING", "%(level)s: %(message)s"
-    in_json = settings.log_format == "json"
-    handler.setFormatter(JsonLines() if in_json else logging.Formatter(line))
+    handler.setFormatter(JsonLines() if settings.log_format == "json" else logging.Formatter(line))
     handler.addFilter(RepeatedLines())
     return level

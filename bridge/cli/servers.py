@@ -354,8 +354,7 @@ async def _record(spec: ServerSpec, settings: Settings) -> None:
 
 
 def _starts(settings: Settings, audit: AuditLog | None = None) -> Starts:
-    pins = Pins(store_of(settings))
-    return Starts(lambda: Policy(settings.policy), audit or AuditLog(), pins)
+    return Starts(lambda: Policy(settings.policy), audit or AuditLog(), Pins(store_of(settings)))
 
 
 def _resolve_name(wanted: str, discovery: Discovery) -> tuple[ProposedServer | ServerSpec, str]:

@@ -52,26 +52,20 @@ Stamp = tuple[str | Fingerprint, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Discovery:
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        servers: The usable servers, strongest file first; names are unique.
-        proposed: Definitions of the project that need the user's approval.
-        first_seen: Clients' approvals that no bridge has seen before; the caller stores them.
-        stamp: Equals `survey(context).stamp()` while no file has changed.
-        references: Files that the configurations name, present or missing; not part of the
-            stamp.
-        own_limits: Seconds that clients wait for a call of the bridge, by source, from the
-            bridge's entry in the user's file.
-    """
-
-    servers: tuple[ServerSpec, ...]
+    servers: tuple[ServerSpec, ...]  # The usable servers, strongest file first; names are unique.
     skipped: tuple[SkippedServer, ...]
     warnings: tuple[ConfigWarning, ...]
-    stamp: Stamp
+    stamp: Stamp  # Equals `survey(context).stamp()` while no file has changed.
+    # Files that the configurations name, present or missing; not part of the stamp.
     references: tuple[Path, ...] = ()
+    # Definitions of the project that need the user's approval.
     proposed: tuple[ProposedServer, ...] = ()
+    # Clients' approvals that no bridge has seen before; the caller stores them.
     first_seen: tuple[Consent, ...] = ()
+    # Seconds that clients wait for a call of the bridge, by source, from the bridge's entry in the
+    # user's file.
     own_limits: Mapping[str, float] = field(default_factory=dict)
     restrictions: Restrictions = field(default_factory=Restrictions)
 
@@ -144,16 +138,12 @@ def _replacement(candidate: _Candidate) -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationSurvey:
-    """The files that a discovery would read now. Opens none of them.
-
-    Attributes:
-        listed: Directories whose files all count.
-        around: Directories and `.git` that delimit the project; only their identity matters.
-    """
+    """The files that a discovery would read now. Opens none of them."""
 
     project: Project
     files: tuple[Path, ...]
-    listed: tuple[Path, ...]
+    listed: tuple[Path, ...]  # Directories whose files all count.
+    # Directories and `.git` that delimit the project; only their identity matters.
     around: tuple[Path, ...]
 
     @property
@@ -314,8 +304,7 @@ class _Search:
         asks = kept is None and location.in_project and context.project_servers == "approved"
 
         def may_open_files(name: str, written: str) -> bool:
-            definition = self.rules.definition(name, str(path), written)
-            return not self.rules.refusal(definition, location)
+            return not self.rules.refusal(self.rules.definition(name, str(path), written), location)
 
         here = candidate.place if location.in_project else self.machine.project.root or context.cwd
         variables = Variables(

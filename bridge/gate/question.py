@@ -423,8 +423,7 @@ def _write_out(text: str, room: int, *, quotes: bool = True, gaps: bool = True) 
     found: list[str] = []
     marks, alike = 0, look_alikes(text)
     for place, character in enumerate(text):
-        category = unicodedata.category(character)
-        marks = marks + 1 if category in ("Mn", "Me") else 0
+        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
         if character == "\n":
             found.append("\\n")
         elif quotes and character in '"\\':

@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
-import anyio
 import anyio.to_thread
 from watchfiles import awatch
 

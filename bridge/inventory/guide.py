@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-import anyio
 import anyio.to_thread
 
 from bridge.catalog import docs

@@ -14,7 +14,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext,
 from dataclasses import dataclass, field
 from functools import partial
 
-import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
@@ -69,25 +68,20 @@ class Request:
     outcome: Outcome | None = None  # None until `done`, and if the request was cancelled.
 
 
+@dataclass(eq=False, repr=False)
 class Lister:
     """Asks servers for their tools, also in the background, and stores the lists."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        cache: ToolCache,
-        inventory: ToolInventory,
-        straggler_seconds: float,
-        failure_seconds: float,
-    ) -> None:
+    _pool: Pool
+    cache: ToolCache
+    _inventory: ToolInventory
+    _straggler_seconds: float
+    _failure_seconds: float
+
+    def __post_init__(self) -> None:
         self.tasks: TaskGroup | None = None  # Runs the requests; set before the first one.
         self.listings: dict[str, Listing] = {}  # The last listings.
         self._redefined_at: dict[str, float] = {}
-        self._pool = pool
-        self.cache = cache
-        self._inventory = inventory
-        self._straggler_seconds = straggler_seconds
-        self._failure_seconds = failure_seconds
         self._specs: Mapping[str, ServerSpec] = {}
         self._saved: dict[str, float] = {}
         self.requests: dict[str, Request] = {}  # Those that are not done.

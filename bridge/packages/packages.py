@@ -150,8 +150,7 @@ class Packages:
         """Check that a sandbox has the packages and their Python; forget a changed Python."""
         if packages.target is None:
             return
-        target = target_of(facts)
-        if target != packages.target:
+        if target_of(facts) != packages.target:
             self._target = None
             message = "The sandbox has another Python than the one that packages were found for."
             raise PackageUnavailableError(message, remedy="Run it again with the new Python.")

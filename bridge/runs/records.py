@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError

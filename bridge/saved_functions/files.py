@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-import anyio
 import anyio.lowlevel
 from anyio.to_thread import run_sync as in_thread
 
@@ -392,8 +391,7 @@ class SkillIndex:
         return references(Survey(code.tree), self._servers.aliases)
 
     def tools_of(self, code: SkillCode) -> Tools:
-        inventory = self._servers.inventory
-        entries = [inventory.entry(name) for name in self.references(code).servers]
+        entries = [self._servers.inventory.entry(name) for name in self.references(code).servers]
         used: dict[str, dict[str, str]] = {}
         for call in expected_calls(Survey(code.tree), entries).calls[:200]:
             if call.definition is not None:

@@ -234,8 +234,7 @@ def decode_skill(text: str) -> tuple[Header | None, str]:
         # Python executes a line without `#`, so it belongs to the reviewed source.
         return None, text
     try:
-        document = json.loads("\n".join(line[1:] for line in lines))
-        return _HEADER.validate_python(document), source
+        return _HEADER.validate_python(json.loads("\n".join(line[1:] for line in lines))), source
     except (ValueError, RecursionError):
         return None, source
 

@@ -142,8 +142,7 @@ def reload_policy(settings: Settings) -> PolicySpec:
 
 def _with_consistent_timeouts(settings: Settings, *, asked: Collection[str]) -> Settings:
     if "max_timeout" not in asked:
-        longest = max(settings.max_timeout, settings.call_timeout)
-        settings = replace(settings, max_timeout=longest)
+        settings = replace(settings, max_timeout=max(settings.max_timeout, settings.call_timeout))
     if settings.timeout <= settings.max_timeout:
         return settings
     if "timeout" not in asked:
@@ -152,8 +151,7 @@ def _with_consistent_timeouts(settings: Settings, *, asked: Collection[str]) -> 
         f"{settings.place('timeout')}: {settings.timeout:g} s exceeds the maximum of "
         f"{settings.max_timeout:g} s ({settings.place('max_timeout')}), which rises to it."
     )
-    notes = (*settings.notes, note)
-    return replace(settings, max_timeout=settings.timeout, notes=notes)
+    return replace(settings, max_timeout=settings.timeout, notes=(*settings.notes, note))
 
 
 def private_places(settings: Settings) -> tuple[Path, ...]:

@@ -174,8 +174,7 @@ def _require_policy(settings: Settings) -> None:
 
 def _read_mark(mark: Path) -> list[str]:
     try:
-        found = json.loads(mark.read_bytes())
-        return [str(path) for path in found["files"]]
+        return [str(path) for path in json.loads(mark.read_bytes())["files"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 

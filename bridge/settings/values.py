@@ -34,8 +34,7 @@ def declare(
     `flag` is the flag's help; without it there is no flag. `variable` is the variable's name, if it
     does not follow from the field's name.
     """
-    how = {"parse": parse, "flag": flag, "variable": variable}
-    return field(default=default, metadata=how)
+    return field(default=default, metadata={"parse": parse, "flag": flag, "variable": variable})
 
 
 STRICT_VALUES = {"listed_servers_only": True, "guard": "enforce", "project_servers": "none"}

@@ -122,8 +122,7 @@ async def plan_launch(
         return launch
     text = "".join(f"{word}\0" for word in spec.args)
     if _runs_package(name, text):
-        npm = await _find_npm(command, environ, here)
-        return _launch_package(spec, environ, empty, here, npm)
+        return _launch_package(spec, environ, empty, here, await _find_npm(command, environ, here))
     module = _MODULE.fullmatch(text) if _PYTHON.fullmatch(name) else None
     if module is None:
         return launch

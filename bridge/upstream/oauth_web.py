@@ -228,7 +228,10 @@ def shorten(text: str) -> str:
 
 
 def error_name(response: httpx2.Response) -> str:
-    return safe_error_name(as_mapping(read_document(response)).get("error"))
+    document: Any = None
+    with suppress(ValueError, RecursionError, httpx2.StreamError):
+        document = json.loads(response.content)
+    return safe_error_name(as_mapping(document).get("error"))
 
 
 def safe_error_name(error: object) -> str:

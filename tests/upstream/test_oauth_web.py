@@ -143,7 +143,7 @@ WHERE = "https://as.test/token answered with HTTP status"
         (answer(200, {"ok": False, "error": "bad_code"}), "200, bad_code, without a usable `acc"),
         (answer(200, {"id_token": "hidden"}), "200, without a usable `access_token`"),
         (answer(200, {"access_token": "a\nb"}), "200, without a usable `access_token`"),
-        (answer(200, "error=bad&hidden=1"), "200, bad, without a usable `access_token`"),
+        (answer(200, "error=bad&hidden=1"), "200, without a usable `access_token`"),
         (answer(200, '{"access_token": "hidden"'), "200"),
         (answer(200, "<h1>Sign in\n to the hotel</h1>"), "200: <h1>Sign in to the"),
         (answer(204, ""), "204 and an empty body"),

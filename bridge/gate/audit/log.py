@@ -25,7 +25,6 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import anyio
 import anyio.to_thread
 
 from bridge.errors import AuditError
@@ -511,8 +510,7 @@ class RunAudit:
         if self._room <= 0:
             message = f"The calls of this run have used its {RUN_BYTES:,} bytes of the audit log."
             raise AuditError(message, code="audit_budget")
-        size = estimated_size(facts, MAX_RECORD_BYTES)
-        self._room -= min(max(size, SMALL), MAX_RECORD_BYTES)
+        self._room -= min(max(estimated_size(facts, MAX_RECORD_BYTES), SMALL), MAX_RECORD_BYTES)
 
     async def _append_call(
         self,

@@ -248,8 +248,7 @@ class Relay:
         output = int(limits.get("output_bytes", 256 * 1024))
         self._captures = {stream: Capture(stream, output) for stream in self._all_streams.values()}
         self._decoder.max_bytes = int(limits.get("frame_bytes", wire.MAX_FRAME_BYTES))
-        end = time.monotonic() + float(limits.get("timeout", 30.0))
-        self._deadline = min(self._deadline, end)
+        self._deadline = min(self._deadline, time.monotonic() + float(limits.get("timeout", 30.0)))
         self._has_sent = False
         self._flush_at = None
         self.exit_notice = self.placed_notice = b""

@@ -30,19 +30,15 @@ from bridge.text import valid_text, visible
 
 @dataclass(kw_only=True)
 class Collected:
-    """The outputs of a run, as its result has them.
-
-    Attributes:
-        dropped: For each cut stream, the number of bytes that `stdout` or `stderr` leaves out.
-        missing: The outputs that could not be stored.
-    """
+    """The outputs of a run, as its result has them."""
 
     stdout: str = ""
     stderr: str = ""
+    # For each cut stream, the number of bytes that `stdout` or `stderr` leaves out.
     dropped: Mapping[str, int] = field(default_factory=dict)
     shown: tuple[ShownItem, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
-    missing: tuple[Loss, ...] = ()
+    missing: tuple[Loss, ...] = ()  # The outputs that could not be stored.
 
 
 MAX_PAGE_TEXT = 4_000  # Characters of the text of a guest's page or drawing.
@@ -180,16 +176,11 @@ _ENDINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Taken:
-    """The outcome of one frame.
-
-    Attributes:
-        less: Whether the item has less than the original.
-        problem: Why there is no item, or no stored original.
-    """
+    """The outcome of one frame."""
 
     item: ShownItem | None = None
-    less: bool = False
-    problem: str = ""
+    less: bool = False  # Whether the item has less than the original.
+    problem: str = ""  # Why there is no item, or no stored original.
 
 
 class ShownItems:
