@@ -44,14 +44,11 @@ class UnavailableError(Exception):
 
 
 class Place:
-    """The socket, lock and record of one background bridge, in a private directory.
-
-    Attributes:
-        name: Eight hexadecimal digits, with which the files' names begin.
-        identity: What the bridge's clients have in common, as JSON; empty if it is unknown.
-    """
+    """The socket, lock and record of one background bridge, in a private directory."""
 
     def __init__(self, directory: str, name: str, identity: str = "") -> None:
+        # The files' names begin with `name`, which is a digest of the identity: JSON with what the
+        # bridge's clients have in common.
         self.directory, self.name, self.identity = directory, name, identity
         stem = f"{directory}/{name}"
         self.socket, self.lock, self.record = f"{stem}.sock", f"{stem}.lock", f"{stem}.json"
@@ -79,8 +76,7 @@ class Place:
 
     def processor_time(self) -> str:
         """Return the recorded process's processor time, as two counts of ticks; "" if unknown."""
-        fields = _stat_fields(self.read_record().get("pid", 0))
-        return " ".join(fields[11:13])
+        return " ".join(_stat_fields(self.read_record().get("pid", 0))[11:13])
 
     def read_record(self) -> dict[str, Any]:
         """Return the bridge's record: `pid`, `start`, `since`, `began`, `state`; empty for none."""

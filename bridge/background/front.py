@@ -88,13 +88,10 @@ class Front:
 
     It sends frames: `L` and a size in bytes on one line, then as much of the client's input; `E0`
     ends the input. `_note` reads the bridge's lines.
-
-    Attributes:
-        pending: The client's input that no bridge has taken.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        self.pending = bytearray()
+        self.pending = bytearray()  # The client's input that no bridge has taken.
         self._words = words
         self._link: socket.socket | None = None
         self._unread = b""

@@ -58,16 +58,12 @@ LOG_BYTES = 5 * 1024 * 1024  # Most in the log's file, and in each of its two ea
 
 
 class Host:
-    """Serves fronts until a signal, `background stop`, or half an hour without use.
-
-    Args:
-        lock: A descriptor that holds the place's lock.
-    """
+    """Serves fronts until a signal, `background stop`, or half an hour without use."""
 
     def __init__(self, settings: Settings, place: Place, lock: int, parts: SharedParts) -> None:
         self._settings = settings
         self._place = place
-        self._lock = lock
+        self._lock = lock  # A descriptor that holds the place's lock.
         self._parts = parts
         self._clients: dict[Link, dict[str, Any]] = {}
         self._used_at = time.monotonic()

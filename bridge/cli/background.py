@@ -110,8 +110,7 @@ def check(settings: Settings) -> dict[str, Any]:
         problem = str(error)
     if settings.background == "off":
         problem = f"{settings.place('background')} is off"
-    bridges = running(environ)
-    return {"directory": directory_of(environ), "problem": problem, "bridges": bridges}
+    return {"directory": directory_of(environ), "problem": problem, "bridges": running(environ)}
 
 
 def describe(facts: Mapping[str, Any]) -> str:

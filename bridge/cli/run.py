@@ -91,8 +91,7 @@ async def run_program(
 async def _run_live(engine: Engine, request: RunRequest, *, scripted: bool) -> RunResult:
     if scripted or request.mode != "run":
         # A plan's output is written at the end, when its placeholders for results have values.
-        person = Terminal(stdin(), stderr())
-        return await run_and_apply(engine, request, person, scripted=scripted)
+        return await run_and_apply(engine, request, Terminal(stdin(), stderr()), scripted=scripted)
     viewer = LiveTerminal(
         stdin(), stderr(), shows=can_move(stderr()), out=stdout().buffer, err=stderr().buffer
     )

@@ -209,8 +209,7 @@ class Terminal(Person):
     async def log(self, level: str, source: str, data: Json) -> None:
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
         # On one line, or a second line could look like the bridge's own.
-        shown = visible(f"{source}: {text}", keep="")
-        logger.log(_LEVELS.get(level, logging.ERROR), "%s", shown)
+        logger.log(_LEVELS.get(level, logging.ERROR), "%s", visible(f"{source}: {text}", keep=""))
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Ask field by field while logs are held back; the end of input (Ctrl-D) declines."""

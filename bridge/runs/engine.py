@@ -264,8 +264,7 @@ class Engine(Parts):
 
     @asynccontextmanager
     async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
-        report = run.caller.report_queue
-        async with self.queue.slot(run.request.owner, report, starts=True) as slot:
+        async with self.queue.slot(run.request.owner, run.caller.report_queue, starts=True) as slot:
             if run.request.may_need_packages:
                 run = replace(run, packages=await self.packages.resolve(run.request, run.caller))
                 if run.request.ends_bridge and run.packages.binds:
@@ -506,5 +505,4 @@ async def open_engine(
             offer_login=LoginOffers(logins.store).offer,
         )
         stack.enter_context(clear_logs(secrets.redactor))
-        engine = Engine(settings, servers, shared)
-        yield await stack.enter_async_context(engine.opened())
+        yield await stack.enter_async_context(Engine(settings, servers, shared).opened())

@@ -86,19 +86,13 @@ _METHOD = b'"method"'  # In every request and, outside of values, in no response
 
 @dataclass(frozen=True)
 class Resumed:
-    """A client's session that another bridge has begun.
+    """A client's session that another bridge has begun."""
 
-    Attributes:
-        lines: The client's lines that set up the session.
-        open: The unanswered requests, and why their responses are lost.
-        torn: Whether the bridge ended within a long message.
-        unread: The client's input that no bridge has taken.
-    """
-
-    lines: Sequence[bytes] = ()
+    lines: Sequence[bytes] = ()  # The client's lines that set up the session.
+    # The unanswered requests, and why their responses are lost.
     open: Mapping[RequestId, str] = field(default_factory=dict)
-    torn: bool = False
-    unread: bytes = b""
+    torn: bool = False  # Whether the bridge ended within a long message.
+    unread: bytes = b""  # The client's input that no bridge has taken.
 
 
 class Witness:
@@ -278,8 +272,7 @@ class InputReader(Protocol):
 class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
     """A read stream for the SDK's server, which one task reads. It answers unreadable requests.
 
-    Args:
-        taken: Lines that an earlier bridge has taken, which come first.
+    It begins with the lines that an earlier bridge has `taken`.
     """
 
     def __init__(

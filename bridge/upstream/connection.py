@@ -206,18 +206,14 @@ class Connection:
         self._users = 0
         self._last_used = 0.0
         self._scope = anyio.CancelScope()
-        self._previous_ended: anyio.Event | None = None
-        self._earlier: BridgeError | None = None
+        self._previous_ended = before.ended if before else None
         # Until then callers do not wait for its start.
-        self._hurried_until: float = -math.inf
+        self._hurried_until: float = before._hurried_until if before else -math.inf
+        self._earlier = before.failure if before and self._hurried_until > -math.inf else None
         self._legacy = False
-        if before is not None:
-            self._previous_ended = before.ended
-            self._hurried_until = before._hurried_until
-            self._earlier = before.failure if before._hurried_until > -math.inf else None
-            # Over HTTP, after `initialize` the next one does not try `server/discover` first.
-            http = before.endpoint.transport == "http"
-            self._legacy = http and before.client is not None and not before.modern
+        if before and before.endpoint.transport == "http":
+            # After `initialize` the next one does not try `server/discover` first.
+            self._legacy = before.client is not None and not before.modern
 
     @property
     def usable(self) -> bool:

@@ -113,22 +113,18 @@ _CONNECTION_NUMBERS = itertools.count(1)
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState:
-    """A server as `servers` shows it.
-
-    Attributes:
-        state: "idle" before the first use and after an idle close; "failed" or "login required"
-            after a failed start or a broken connection, until the next request.
-        line: The last stderr line of its process, while it starts.
-        server_info: Its `name` and `version`, the `protocol` revision in use, `about` (its
-            introduction), and `changes`: "tools" if it announces changes of its tools.
-    """
+    """A server as `servers` shows it."""
 
     server: str
+    # "idle" before the first use and after an idle close; "failed" or "login required" after a
+    # failed start or a broken connection, until the next request.
     state: State
     error: str = ""
-    line: str = ""
+    line: str = ""  # The last stderr line of its process, while it starts.
     pid: int | None = None
     tool_count: int | None = None
+    # Its `name` and `version`, the `protocol` revision in use, `about` (its introduction), and
+    # `changes`: "tools" if it announces changes of its tools.
     server_info: Mapping[str, str] = field(default_factory=dict)
     restarts: int = 0
 
@@ -416,7 +412,7 @@ class UpstreamServer:
 
     async def _share_roots(self, connection: Connection) -> None:
         """Give the client's roots to a server that asked for them at its start, before its call."""
-        client = connection.client if connection.roots is None and current_caller() else None
+        client = connection.client if current_caller() else None
         if client is None or connection.modern or connection.roots_shared:
             return
         with anyio.move_on_after(PROBE_SECONDS / 4), suppress(Exception):

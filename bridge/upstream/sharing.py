@@ -67,14 +67,10 @@ def shared_environment(environ: Mapping[str, str], cwd: str) -> dict[str, str]:
 
 
 class Connections:
-    """All connections of a bridge, as an async context manager; leaving it closes them.
-
-    Args:
-        are_shared: Whether the pools of several clients use them.
-    """
+    """All connections of a bridge, as an async context manager; leaving it closes them."""
 
     def __init__(self, *, are_shared: bool = False) -> None:
-        self.are_shared = are_shared
+        self.are_shared = are_shared  # Whether the pools of several clients use them.
         self._all: dict[Connection, str] = {}
         self._tasks: TaskGroup | None = None
         self._context = background_tasks()
@@ -102,9 +98,7 @@ class Connections:
     def find(self, key: str, roots: list[str] | None) -> Connection | None:
         """Return a connection that a further client with this key and these roots may use.
 
-        Args:
-            key: A result of `share_key`; empty for no shared connection.
-            roots: URIs; None if the client's roots are not known.
+        Without a key there is none. Roots are URIs, or None if they are not known.
         """
         for each, its_key in self._all.items():
             suits = key == its_key and roots in (None, each.given_roots, each.expected_roots)
@@ -119,11 +113,7 @@ class Connections:
         self._tasks.start_soon(self._own, connection)
 
     def leave(self, connection: Connection, user: ListsChanged, *, drain: bool) -> None:
-        """End a client's use of a connection, and close the connection after the last use.
-
-        Args:
-            drain: Whether pending requests may end first.
-        """
+        """End a client's use; close the connection after the last use, if `drain` gracefully."""
         connection.servers.pop(user, None)
         if connection.servers:
             return
