@@ -86,8 +86,8 @@ def serves(words: Sequence[str]) -> bool:
 class Front:
     """A client's connection to a background bridge, and to the next one after a crash.
 
-    It sends frames: `L` and a size in bytes on one line, then as much of the client's input; `E0`
-    ends the input. `_note` reads the bridge's lines.
+    It sends `hello` on one line, then the client's input as it is, and closes its half of the
+    connection at the end. `_note` reads the bridge's reports.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -97,6 +97,7 @@ class Front:
         self._unread = b""
         self._outgoing = bytearray()
         self._ended = False
+        self._end_is_due = False  # Whether the bridge does not know yet that the input has ended.
         # The client's lines that set up its session, and the ids of open requests with their runs.
         self._lines: dict[str, str] = {}
         self._open: dict[str, str] = {}
@@ -120,10 +121,8 @@ class Front:
                 if self._lines and idle and (self._ended or not self._take_input()):
                     return 0
                 self._link = attach(place, hello(place, self._words, serve=self.session()))
-                self._unread, self._outgoing = b"", bytearray()
-                self._put(b"L", self.pending)
-                if self._ended:
-                    self._put(b"E", b"")
+                self._unread, self._outgoing = b"", self.pending[:]
+                self._end_is_due = self._ended
             try:
                 self._copy(place, self._link)
             except OSError:
@@ -144,9 +143,6 @@ class Front:
         lines, requests = list(self._lines.values()), list(self._open.items())
         return {"lines": lines, "open": requests, "torn": self._torn}
 
-    def _put(self, kind: bytes, data: bytes | bytearray) -> None:
-        self._outgoing += b"%s%d\n" % (kind, len(data)) + data
-
     def _copy(self, place: Place, link: socket.socket) -> None:
         """Copy what is ready. Raises `OSError` when the bridge has gone."""
         reads = [link.fileno()]
@@ -155,7 +151,7 @@ class Front:
             reads.append(0)
         # Only a bridge that has something to do can hang.
         patience = SILENCES * ANSWER_SECONDS if self._open or self.pending else None
-        writes = [link] if self._outgoing else []
+        writes = [link] if self._outgoing or self._end_is_due else []
         readable, writable, _ = select.select(reads, writes, [], patience)
         if not (readable or writable):
             try:
@@ -164,11 +160,14 @@ class Front:
                 replace_hung(place)
         if link.fileno() in readable:
             self._read(link)
-        if writable:
+        if writable and self._outgoing:
             del self._outgoing[: link.send(self._outgoing, socket.MSG_DONTWAIT)]
+        elif writable:
+            link.shutdown(socket.SHUT_WR)
+            self._end_is_due = False
         if 0 in readable:
-            data = self._take_input()
-            self._put(b"L" if data else b"E", data)
+            self._outgoing += self._take_input()
+            self._end_is_due = self._ended
 
     def _take_input(self) -> bytes:
         data = os.read(0, PIECE_BYTES)
@@ -242,7 +241,7 @@ def follow(link: socket.socket) -> int:
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
     answer = b""
     with suppress(OSError):
-        link.sendall(b"L1\n.")
+        link.sendall(b".")
         while not answer.endswith(b"\n") and (data := link.recv(PIECE_BYTES)):
             answer += data
     if received:

@@ -22,16 +22,13 @@ _SET_UP = ("initialize", "notifications/initialized", "logging/setLevel")
 
 
 class Link(Witness):
-    """A reader of a front's frames, which reports to the front what became of the client's input.
+    """A reader of a client's input, which reports to the front what became of it.
 
-    `Front` describes the frames and the reports.
+    `Front` describes the input and the reports.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._buffer = bytearray()
-        self._left = 0  # Unread bytes of the frame.
-        self._ended = False
         self._unsent = bytearray()
         self._open = set[RequestId]()
         self._leaving = False
@@ -48,12 +45,12 @@ class Link(Witness):
         await anyio.wait_readable(self._socket)
         data, descriptors, _, _ = socket.recv_fds(self._socket, READ_BYTES, 3)
         try:
-            self._buffer += data
-            while b"\n" not in self._buffer:
-                if not (data := await self._reader.read()):
+            while b"\n" not in data:
+                if not (more := await self._reader.read()):
                     raise ChannelClosedError("A front has ended before its first message.")
-                self._buffer += data
-            line, _, self._buffer = self._buffer.partition(b"\n")
+                data += more
+            line, _, rest = data.partition(b"\n")
+            self._reader.unread(rest)
             message: dict[str, Any] = json.loads(line)
         except BaseException:
             for descriptor in descriptors:
@@ -123,23 +120,7 @@ class Link(Witness):
 
     async def read(self) -> bytes:
         """Return the next bytes of the client's input; empty at its end or the front's."""
-        while not (data := self._next()) and not self._ended:
-            received = await self._reader.read()
-            self._buffer += received
-            self._ended = not received
-        return data
-
-    def _next(self) -> bytes:
-        while not self._left and not self._ended:
-            header, newline, _ = self._buffer[:24].partition(b"\n")
-            if not newline:
-                return b""
-            del self._buffer[: len(header) + 1]
-            self._left, self._ended = int(header[1:]), header[:1] == b"E"
-        data = bytes(self._buffer[: self._left])
-        del self._buffer[: len(data)]
-        self._left -= len(data)
-        return data
+        return await self._reader.read()
 
     def _receive(self) -> bytes | None:
         try:

@@ -204,11 +204,12 @@ class Client:
             message = {"method": "torn"}
         return message
 
-    def waiting_bytes(self) -> int:
-        """How many bytes of output wait in the pipe."""
-        assert self.process.stdout is not None
+    def waiting_bytes(self, *, sent: bool = False) -> int:
+        """How many bytes wait in the pipe of the output, or of what was sent."""
+        stream = self.process.stdin if sent else self.process.stdout
+        assert stream is not None
         count = array("i", [0])
-        fcntl.ioctl(self.process.stdout, termios.FIONREAD, count)
+        fcntl.ioctl(stream, termios.FIONREAD, count)
         return count[0]
 
     def read(self, most: int) -> None:
