@@ -109,7 +109,7 @@ async def execute(
         link.tell(refused="")
         return
     link.tell(pid=os.getpid())
-    if not await link.read():
+    if not await link.reader.read():
         # The front did not wait for the answer, and executes the command itself.
         return
     command, settings = parsed
@@ -127,7 +127,7 @@ async def execute(
     status, scope = INTERRUPTED, anyio.CancelScope()
 
     async def watch() -> None:
-        await link.read()
+        await link.reader.read()
         scope.cancel()
 
     with ExitStack() as stack:

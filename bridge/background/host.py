@@ -191,7 +191,7 @@ class Host:
         with link.scope:
             async with watched_engine(settings, hello["cwd"], self._parts) as engine:
                 server = build_server(engine, principal=STDIO, note_run=link.note_run)
-                await serve_client(server, link, out, link, session)
+                await serve_client(server, link.reader, out, link, session)
             link.tell(status=0)
 
     def _report(self) -> dict[str, Any]:

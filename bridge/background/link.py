@@ -33,7 +33,8 @@ class Link(Witness):
         self._open = set[RequestId]()
         self._leaving = False
         self.scope = anyio.CancelScope()  # Of the client's session.
-        self._reader = Reader(connection, self._receive)
+        # Of the client's input, which ends with the client's or the front's end.
+        self.reader = Reader(connection, self._receive)
 
     async def hello(self) -> tuple[dict[str, Any], list[int]]:
         """Return a front's first message, a JSON object on one line, and its descriptors.
@@ -46,11 +47,11 @@ class Link(Witness):
         data, descriptors, _, _ = socket.recv_fds(self._socket, READ_BYTES, 3)
         try:
             while b"\n" not in data:
-                if not (more := await self._reader.read()):
+                if not (more := await self.reader.read()):
                     raise ChannelClosedError("A front has ended before its first message.")
                 data += more
             line, _, rest = data.partition(b"\n")
-            self._reader.unread(rest)
+            self.reader.unread(rest)
             message: dict[str, Any] = json.loads(line)
         except BaseException:
             for descriptor in descriptors:
@@ -118,10 +119,6 @@ class Link(Witness):
         if not self._open:
             self.scope.cancel()
 
-    async def read(self) -> bytes:
-        """Return the next bytes of the client's input; empty at its end or the front's."""
-        return await self._reader.read()
-
     def _receive(self) -> bytes | None:
         try:
             return self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT)
@@ -131,5 +128,5 @@ class Link(Witness):
             return b""
 
     def close(self) -> None:
-        self._reader.close()
+        self.reader.close()
         asyncio.get_running_loop().remove_writer(self._socket)

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import anyio.lowlevel
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
@@ -43,7 +43,7 @@ from mcp_types.jsonrpc import (
 )
 from pydantic import ValidationError
 
-from bridge.descriptor_reader import input_of
+from bridge.descriptor_reader import Reader, input_of
 from bridge.errors import BridgeError
 from bridge.event_loop import LARGE, offload
 from bridge.gate.audit.reading import about
@@ -261,14 +261,6 @@ def _refusal(found: JSONRPCError, code: int, problem: str) -> MessageRefusal:
     return MessageRefusal(JSONRPCError(jsonrpc="2.0", id=found.id, error=error))
 
 
-class InputReader(Protocol):
-    """A source of a client's bytes, as `Reader`."""
-
-    async def read(self) -> bytes: ...
-
-    def close(self) -> None: ...
-
-
 class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
     """A read stream for the SDK's server, which one task reads. It answers unreadable requests.
 
@@ -277,7 +269,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
 
     def __init__(
         self,
-        source: InputReader,
+        source: Reader,
         writer: StdoutMessages,
         witness: Witness | None = None,
         taken: Iterable[bytes] = (),
@@ -380,7 +372,7 @@ def _fate(run: str, state_dir: Path) -> str:
 
 async def serve_client(
     server: Server[Any],
-    source: InputReader,
+    source: Reader,
     out: int,
     witness: Witness | None = None,
     resumed: Resumed = Resumed(),
