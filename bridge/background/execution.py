@@ -91,15 +91,8 @@ class CallerOutput(io.RawIOBase):
             select.select((), (self._descriptor,), ())
 
 
-async def execute(
-    link: Link, hello: Mapping[str, Any], descriptors: Sequence[int], parts: SharedParts
-) -> None:
-    """Execute a command if a bridge can, and tell its front the exit status.
-
-    Args:
-        hello: The front's first message, as `front.hello` makes it.
-        descriptors: The command's stdin, stdout and stderr.
-    """
+async def execute(link: Link, hello: Mapping[str, Any], parts: SharedParts) -> None:
+    """Execute the command of a front's first message if a bridge can; report the exit status."""
     parsed = None
     with suppress(BridgeError):
         # In a thread, because the first command imports for a second.
@@ -113,8 +106,8 @@ async def execute(
         # The front did not wait for the answer, and executes the command itself.
         return
     command, settings = parsed
-    outputs = [CallerOutput(descriptor) for descriptor in descriptors[1:]]
-    source = os.fdopen(descriptors[0], encoding="utf-8", closefd=False)
+    outputs = [CallerOutput(descriptor) for descriptor in link.descriptors[1:]]
+    source = os.fdopen(link.descriptors[0], encoding="utf-8", closefd=False)
     out, err = (
         io.TextIOWrapper(each, "utf-8", write_through=True)  # type: ignore[type-var]
         for each in outputs

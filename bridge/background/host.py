@@ -140,11 +140,10 @@ class Host:
 
     async def _handle(self, connection: socket.socket) -> None:
         link = Link(connection)
-        descriptors: list[int] = []
         try:
             require_own_peer(connection)
             with anyio.fail_after(ANSWER_SECONDS):
-                hello, descriptors = await link.hello()
+                hello = await link.hello()
             if self._ending.is_set():
                 # The front takes another bridge.
                 return
@@ -153,9 +152,9 @@ class Host:
             elif "command" in hello or "serve" in hello:
                 self._clients[link] = {"cwd": hello["cwd"], "since": utc_text(time.time())}
                 if "command" in hello:
-                    await execute(link, hello, descriptors, self._parts)
+                    await execute(link, hello, self._parts)
                 else:
-                    await self._serve_client(link, hello, descriptors[0])
+                    await self._serve_client(link, hello)
             else:
                 link.tell(**self._report())
                 if hello.get("stop"):
@@ -169,11 +168,8 @@ class Host:
             self._clients.pop(link, None)
             self._used_at = time.monotonic()
             link.close()
-            connection.close()
-            for descriptor in descriptors:
-                os.close(descriptor)
 
-    async def _serve_client(self, link: Link, hello: Mapping[str, Any], out: int) -> None:
+    async def _serve_client(self, link: Link, hello: Mapping[str, Any]) -> None:
         try:
             invocation = read_words(hello["words"])
             assert isinstance(invocation, Invocation)
@@ -191,7 +187,7 @@ class Host:
         with link.scope:
             async with watched_engine(settings, hello["cwd"], self._parts) as engine:
                 server = build_server(engine, principal=STDIO, note_run=link.note_run)
-                await serve_client(server, link.reader, out, link, session)
+                await serve_client(server, link.reader, link.descriptors[0], link, session)
             link.tell(status=0)
 
     def _report(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from typing import Any
 
@@ -22,12 +23,13 @@ _SET_UP = ("initialize", "notifications/initialized", "logging/setLevel")
 
 
 class Link(Witness):
-    """A reader of a client's input, which reports to the front what became of it.
+    """A front's connection: gives the client's input, and reports to the front what became of it.
 
-    `Front` describes the input and the reports.
+    `Front` describes the input and the reports. Close the link at the end.
     """
 
     def __init__(self, connection: socket.socket) -> None:
+        self.descriptors: list[int] = []  # Those that the front has passed.
         self._socket = connection
         self._unsent = bytearray()
         self._open = set[RequestId]()
@@ -36,28 +38,23 @@ class Link(Witness):
         # Of the client's input, which ends with the client's or the front's end.
         self.reader = Reader(connection, self._receive)
 
-    async def hello(self) -> tuple[dict[str, Any], list[int]]:
-        """Return a front's first message, a JSON object on one line, and its descriptors.
+    async def hello(self) -> dict[str, Any]:
+        """Return a front's first message, a JSON object on one line; keep its `descriptors`.
 
         Raises:
             ChannelClosedError: The front ends before it has sent a line.
             ValueError: The line is not JSON.
         """
         await anyio.wait_readable(self._socket)
-        data, descriptors, _, _ = socket.recv_fds(self._socket, READ_BYTES, 3)
-        try:
-            while b"\n" not in data:
-                if not (more := await self.reader.read()):
-                    raise ChannelClosedError("A front has ended before its first message.")
-                data += more
-            line, _, rest = data.partition(b"\n")
-            self.reader.unread(rest)
-            message: dict[str, Any] = json.loads(line)
-        except BaseException:
-            for descriptor in descriptors:
-                socket.close(descriptor)
-            raise
-        return message, descriptors
+        data, self.descriptors, _, _ = socket.recv_fds(self._socket, READ_BYTES, 3)
+        while b"\n" not in data:
+            if not (more := await self.reader.read()):
+                raise ChannelClosedError("A front has ended before its first message.")
+            data += more
+        line, _, rest = data.partition(b"\n")
+        self.reader.unread(rest)
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def tell(self, **facts: object) -> None:
         """Send a report to the front without waiting for the front."""
@@ -130,3 +127,6 @@ class Link(Witness):
     def close(self) -> None:
         self.reader.close()
         asyncio.get_running_loop().remove_writer(self._socket)
+        self._socket.close()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
