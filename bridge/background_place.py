@@ -212,8 +212,7 @@ def connect(
 def ask(place: Place, *, stop: bool = False) -> dict[str, Any]:
     """Return a bridge's report, as `Host` makes it; empty if none listens. Raises as `connect`.
 
-    Args:
-        stop: Whether the bridge ends after its report.
+    With `stop` the bridge ends after its report.
     """
     if (accepted := connect(place, {"stop": stop}, [])) is None:
         return {}

@@ -135,9 +135,9 @@ async def execute(link: Link, hello: Mapping[str, Any], parts: SharedParts) -> N
         with scope:
             async with background_task(watch):
                 status = await _status_of(command)
-                status = await _written(outputs, status)
+                status = await _finish_writing(outputs, status)
         with anyio.move_on_after(1.0):
-            await _written(outputs, status)
+            await _finish_writing(outputs, status)
     link.tell(status=status)
 
 
@@ -164,7 +164,7 @@ async def _status_of(command: Command) -> int:
         return 1
 
 
-async def _written(outputs: Sequence[CallerOutput], status: int) -> int:
+async def _finish_writing(outputs: Sequence[CallerOutput], status: int) -> int:
     with suppress(OSError):
         for output in outputs:
             await anyio.to_thread.run_sync(output.wait, abandon_on_cancel=True)

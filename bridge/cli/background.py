@@ -31,7 +31,7 @@ LOG_NAME = "background.log"  # In the state directory.
 
 async def status(settings: Settings, *, as_json: AsJson = False) -> int:
     """Show the running background bridges, their clients and their servers' processes."""
-    bridges = await anyio.to_thread.run_sync(running, settings.environ)
+    bridges = await anyio.to_thread.run_sync(ask_all, settings.environ)
     if as_json:
         write_json(bridges, indent=2)
         return 0
@@ -67,7 +67,7 @@ def _places(environ: Mapping[str, str], state: str) -> list[Place]:
     return [place for place in recorded if state in ("", place.read_record().get("state"))]
 
 
-def running(environ: Mapping[str, str], state: str = "") -> list[dict[str, Any]]:
+def ask_all(environ: Mapping[str, str], state: str = "") -> list[dict[str, Any]]:
     """Return the reports of the running bridges, all or of a state directory. Blocks."""
     reports = []
     for place in _places(environ, state):
@@ -110,7 +110,7 @@ def check(settings: Settings) -> dict[str, Any]:
         problem = str(error)
     if settings.background == "off":
         problem = f"{settings.place('background')} is off"
-    return {"directory": directory_of(environ), "problem": problem, "bridges": running(environ)}
+    return {"directory": directory_of(environ), "problem": problem, "bridges": ask_all(environ)}
 
 
 def describe(facts: Mapping[str, Any]) -> str:

@@ -72,8 +72,7 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
 class StatusLine:
     """A terminal's status line, safe for use by several threads.
 
-    Args:
-        render: Returns the line's text; empty hides the line. By default it returns `text`.
+    It shows what `render` returns, by default `text`. An empty text hides the line.
     """
 
     def __init__(self, writer: TextIO, render: Callable[[], str] | None = None) -> None:

@@ -263,12 +263,8 @@ class Terminal(Person):
 class LiveTerminal(Terminal):
     """A terminal that shows a run's output and status while `streaming` is open.
 
-    Each stream of the program goes to the same stream here, without control characters if that is a
-    terminal. The program waits for the reader if the queue is full.
-
-    Args:
-        shows: Whether to draw a status line.
-        out, err: The destinations of the program's streams.
+    The program's streams go to `out` and `err`, without control characters if that is a terminal.
+    The program waits for the reader if the queue is full. A status line appears if it `shows` one.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
+    ExitStack,
     asynccontextmanager,
     contextmanager,
     suppress,
@@ -108,7 +109,7 @@ class SharedParts:
         """Open the parts; leaving ends every sandbox and every server."""
         # All hold task groups, so they are entered here, in the task that will leave them, and
         # not when a run first needs them. Entering starts neither a server nor a sandbox.
-        async with AsyncExitStack() as stack:
+        with ExitStack() as stack:
             stack.callback(self.store.close)
             with suppress(OSError):
                 # `purge` removes no directory that is in use.
@@ -116,15 +117,14 @@ class SharedParts:
                 make_directory(sockets := runtime_dir(self.settings))
                 stack.enter_context(in_use(sockets))
             stack.callback(self.audit.close)
-            for part in (
+            async with (
                 self.connections,
                 self.sandboxes.opened(),
                 self.sessions.opened(),
                 background_task(self.artifacts.tidy_periodically),
                 background_task(self.heartbeat.beat),
             ):
-                await stack.enter_async_context(part)
-            yield self
+                yield self
 
 
 class Engine(Parts):
@@ -370,11 +370,9 @@ class RunningRuns:
             raise BridgeError(message, remedy=remedy, code="draining")
 
     async def drain(self, seconds: float, waits: Callable[[], bool] = lambda: False) -> None:
-        """Let no more runs begin, wait for those there are, and end what is left.
+        """Let no more runs begin, give the others `seconds` to end, and end the rest.
 
-        Args:
-            seconds: How long runs may take to end by themselves.
-            waits: Returns whether something else must be awaited too.
+        `waits` returns whether something else must be awaited too.
         """
         self.draining = True
 

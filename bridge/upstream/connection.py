@@ -62,6 +62,8 @@ PROBE_SECONDS = 10.0  # Least time for the response to a probe, after a timeout 
 
 ListName = Literal["tools", "resources", "prompts"]  # Lists with a `list_changed` notification.
 
+ListsChanged = Callable[..., None]  # Called with the names of the lists.
+
 _CHANGES: dict[type, ListName] = {
     **dict.fromkeys((ToolsListChanged, types.ToolListChangedNotification), "tools"),
     **dict.fromkeys((ResourcesListChanged, types.ResourceListChangedNotification), "resources"),
@@ -150,12 +152,6 @@ class PoolSettings:
         )
 
 
-class ListsChanged(Protocol):
-    """A server of one client, which is notified when lists have changed."""
-
-    def lists_changed(self, *lists: ListName) -> None: ...
-
-
 class Connection:
     """A connection and its owner task."""
 
@@ -178,7 +174,8 @@ class Connection:
 
     def __init__(self, spec: ServerSpec, pool: PoolSettings, before: Connection | None) -> None:
         self.spec, self._pool = spec, pool
-        self.servers: dict[ListsChanged, None] = {}  # Those of its users, in order.
+        # The `lists_changed` of the clients' servers that use it, in order.
+        self.users: dict[ListsChanged, None] = {}
         self.endpoint = pool.endpoint(spec)
         self.roots = pool.roots_of(spec)
         self.call_timeout = spec.call_timeout or pool.call_timeout
@@ -506,8 +503,8 @@ class Connection:
         return found
 
     def _lists_changed(self, *lists: ListName) -> None:
-        for server in tuple(self.servers):
-            server.lists_changed(*lists)
+        for lists_changed in tuple(self.users):
+            lists_changed(*lists)
 
     def _disconnect_flooding(self, requests: int) -> None:
         self.end_report = f"It made {requests:,} requests without waiting for the answers."

@@ -186,7 +186,7 @@ class UpstreamServer:
     def close(self, *, drain: bool) -> None:
         self._closed = True
         if self._connection is not None:
-            self._connections.leave(self._connection, self, drain=drain)
+            self._connections.leave(self._connection, self.lists_changed, drain=drain)
 
     def forget(self, *lists: ListName) -> None:
         """Drop the cached lists of tools, of resources and their templates, or of prompts."""
@@ -199,7 +199,7 @@ class UpstreamServer:
 
     def roots_changed(self) -> None:
         self._agreed = None
-        if self._connection is not None and len(self._connection.servers) == 1:
+        if self._connection is not None and len(self._connection.users) == 1:
             self._connection.roots_shared = False
 
     def lists_changed(self, *lists: ListName) -> None:
@@ -394,7 +394,7 @@ class UpstreamServer:
                     await self._share_roots(connection)
             if await self._has_own_roots(connection):
                 break
-            self._connections.leave(connection, self, drain=True)
+            self._connections.leave(connection, self.lists_changed, drain=True)
             self._connection = None
             connection = self._current()
         async with self._ready(connection, patient=patient):
@@ -433,9 +433,9 @@ class UpstreamServer:
 
     def _current(self) -> Connection:
         before = self._connection
-        is_common = before is not None and before.usable and len(before.servers) > 1
+        is_common = before is not None and before.usable and len(before.users) > 1
         if before and is_common and before.callers.asks_another_than(self._client):
-            self._connections.leave(before, self, drain=True)
+            self._connections.leave(before, self.lists_changed, drain=True)
             self._share_key, before = "", None
         if self._closed:
             raise UpstreamError(
@@ -462,14 +462,14 @@ class UpstreamServer:
             connection = Connection(self.spec, self._pool, before)
             connection.expected_roots = self._roots
             self._connections.start(connection, self._share_key)
-        connection.servers[self] = None
+        connection.users[self.lists_changed] = None
         self._connection = connection
         return connection
 
     async def _has_own_roots(self, connection: Connection) -> bool:
         """Whether the server has this client's roots, or serves no other client."""
         given, caller = connection.given_roots, current_caller()
-        if len(connection.servers) < 2 or given is None or caller is None or self._agreed is given:
+        if len(connection.users) < 2 or given is None or caller is None or self._agreed is given:
             return True
         answer = ListRootsResult(roots=[])
         with suppress(CannotAskError, ValidationError):

@@ -114,8 +114,8 @@ class Connections:
 
     def leave(self, connection: Connection, user: ListsChanged, *, drain: bool) -> None:
         """End a client's use; close the connection after the last use, if `drain` gracefully."""
-        connection.servers.pop(user, None)
-        if connection.servers:
+        connection.users.pop(user, None)
+        if connection.users:
             return
         if drain:
             connection.retire()
@@ -127,7 +127,7 @@ class Connections:
     async def _linger(self, connection: Connection) -> None:
         with anyio.move_on_after(LINGER_SECONDS):
             await connection.ended.wait()
-        if not connection.servers:
+        if not connection.users:
             connection.retire()
 
     async def _own(self, connection: Connection) -> None:
@@ -143,7 +143,7 @@ class Connections:
                 "server": each.spec.name,
                 "definition": each.spec.definition,
                 "pid": each.endpoint.pid,
-                "clients": len(each.servers),
+                "clients": len(each.users),
             }
             for each in self._all
         ]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.background_place import Place, directory_of, places
-from bridge.cli.background import running
+from bridge.cli.background import ask_all
 
 PATIENCE = 60.0  # Seconds for an answer on a machine that does other things too.
 
@@ -73,7 +73,7 @@ class Person:
 
     def status(self) -> dict[str, Any]:
         """What the only background bridge says of itself."""
-        [found] = running(self.environ)
+        [found] = ask_all(self.environ)
         return found
 
     def places(self) -> list[Place]:
