@@ -32,7 +32,7 @@ from benchmarks.processes import all_pids, below, command, proportional_mb
 from benchmarks.results import Measurement
 from benchmarks.rows.bulk import FETCH, MEGABYTE, RESULT_MB
 from benchmarks.targets import CLIENTS
-from bridge.background.place import directory_of, places
+from bridge.background_place import directory_of, places
 
 ALONE, OFF, ON = "alone", "off", "background"
 MODES = {ALONE: "clients alone", OFF: "a bridge each", ON: "background bridge"}

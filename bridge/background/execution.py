@@ -1,4 +1,8 @@
-"""Executes commands of other processes in the background bridge, on those processes' streams."""
+"""Executes the commands of other processes in the background bridge.
+
+A command uses its process's streams, environment and working directory, and the bridge's servers,
+sandboxes and sessions.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,18 @@ import os
 import select
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
-import anyio
 import anyio.to_thread
 
+from bridge.background.front import PIECE_BYTES
 from bridge.background.link import Link
-from bridge.cli.line import handler_of, with_default
-from bridge.cli.main import INTERRUPTED, format_log, is_closed
+from bridge.cli.app import handler_of, read_words
+from bridge.cli.main import INTERRUPTED, Command, format_log, is_closed
 from bridge.cli.origin import ORIGIN, Origin, stderr
 from bridge.cli.output import TerminalHandler, write_error
 from bridge.errors import BridgeError
@@ -31,20 +35,19 @@ HANDLERS = (
     *("run:run_program", "servers:servers", "servers:tools", "policy:explain"),
     *("records:list_runs", "records:show_run", "records:list_sessions"),
 )
-
-PIECE_BYTES = 64 * 1024  # The capacity of a pipe.
+"""The commands that a background bridge executes, as `Invocation.handler` names them."""
 
 logger = logging.getLogger(__name__)
 
 
 class CallerOutput(io.RawIOBase):
-    """A stream of another process. A thread writes to it, since it may block.
+    """An output stream of another process. A thread writes to it, because a write may block.
 
-    Threads wait until their bytes are written; the event loop does not.
+    `write` waits for its bytes in any thread but the event loop's.
     """
 
     def __init__(self, descriptor: int) -> None:
-        # A blocked thread may outlive the command.
+        # A copy, because a blocked thread may outlive the command.
         self._descriptor = os.dup(descriptor)
         self._thread = ThreadPoolExecutor(1)
         self._last: Future[None] = self._thread.submit(lambda: None)
@@ -69,7 +72,7 @@ class CallerOutput(io.RawIOBase):
         return len(data)
 
     def wait(self) -> None:
-        """Block until all is written. Raises `OSError` if the reader has gone."""
+        """Block until all bytes are written. Raises OSError if the reader has gone."""
         self._last.result()
 
     def end(self) -> None:
@@ -84,48 +87,46 @@ class CallerOutput(io.RawIOBase):
             with suppress(BlockingIOError):
                 rest = rest[os.write(self._descriptor, rest[:PIECE_BYTES]) :]
                 continue
-            # Another holder has made the pipe non-blocking and filled it.
+            # Another process has made the pipe non-blocking and filled it.
             select.select((), (self._descriptor,), ())
 
 
-async def execute(
-    link: Link, said: Mapping[str, Any], descriptors: Sequence[int], parts: SharedParts
-) -> None:
-    """Execute a command if a bridge can, and tell its front the exit status."""
-    found = None
+async def execute(link: Link, hello: Mapping[str, Any], parts: SharedParts) -> None:
+    """Execute the command of a front's first message if a bridge can; report the exit status."""
+    parsed = None
     with suppress(BridgeError):
-        # In a thread, since the first one imports for a second.
-        found = await anyio.to_thread.run_sync(_read, said)
-    if found is None:
-        # Its own process executes it, or explains the mistake.
+        # In a thread, because the first command imports for a second.
+        parsed = await anyio.to_thread.run_sync(_parse, hello)
+    if parsed is None:
+        # The front's process executes the command, or explains the mistake.
         link.tell(refused="")
         return
     link.tell(pid=os.getpid())
-    if not await link.read():
-        # The front has not waited for the answer, and executes it in its own process.
+    if not await link.reader.read():
+        # The front did not wait for the answer, and executes the command itself.
         return
-    command, settings = found
-    outputs = [CallerOutput(descriptor) for descriptor in descriptors[1:]]
-    source = os.fdopen(descriptors[0], encoding="utf-8", closefd=False)
+    command, settings = parsed
+    outputs = [CallerOutput(descriptor) for descriptor in link.descriptors[1:]]
+    source = os.fdopen(link.descriptors[0], encoding="utf-8", closefd=False)
     out, err = (
         io.TextIOWrapper(each, "utf-8", write_through=True)  # type: ignore[type-var]
         for each in outputs
     )
     handler = TerminalHandler(err)
-    origin = Origin(said["environ"], said["cwd"], (source, out, err), (handler,), parts)
+    origin = Origin(hello["environ"], hello["cwd"], (source, out, err), (handler,), parts)
     handler.addFilter(lambda _: ORIGIN.get() is origin)
     handler.setLevel(format_log(handler, settings, brief=True))
     ORIGIN.set(origin)
     status, scope = INTERRUPTED, anyio.CancelScope()
 
     async def watch() -> None:
-        await link.read()
+        await link.reader.read()
         scope.cancel()
 
     with ExitStack() as stack:
         for output in outputs:
             stack.callback(output.end)
-        # Tasks of the shared parts may have this context, and go on.
+        # Tasks of the shared parts may have this context and outlive the command.
         stack.callback(setattr, origin, "shared", None)
         logging.getLogger().addHandler(handler)
         stack.callback(logging.getLogger().removeHandler, handler)
@@ -134,23 +135,19 @@ async def execute(
         with scope:
             async with background_task(watch):
                 status = await _status_of(command)
-                status = await _written(outputs, status)
+                status = await _finish_writing(outputs, status)
         with anyio.move_on_after(1.0):
-            await _written(outputs, status)
+            await _finish_writing(outputs, status)
     link.tell(status=status)
 
 
-Command = Callable[[], Awaitable[int]]
-
-
-def _read(said: Mapping[str, Any]) -> tuple[Command, Settings] | None:
-    from bridge.cli.app import read_words
-
-    invocation = read_words(with_default(said["words"]))
-    # Flags of settings are not those of the parts that clients share.
+def _parse(hello: Mapping[str, Any]) -> tuple[Command, Settings] | None:
+    """Return the command and its settings; None if a background bridge does not execute it."""
+    invocation = read_words(hello["words"])
+    # The shared parts do not have the settings of a command's flags.
     if isinstance(invocation, int) or invocation.flags or invocation.handler not in HANDLERS:
         return None
-    settings = load({}, said["environ"])
+    settings = load({}, hello["environ"])
     prepare_state(settings)
     return partial(handler_of(invocation.handler), settings, **invocation.arguments), settings
 
@@ -167,7 +164,7 @@ async def _status_of(command: Command) -> int:
         return 1
 
 
-async def _written(outputs: Sequence[CallerOutput], status: int) -> int:
+async def _finish_writing(outputs: Sequence[CallerOutput], status: int) -> int:
     with suppress(OSError):
         for output in outputs:
             await anyio.to_thread.run_sync(output.wait, abandon_on_cancel=True)

@@ -14,24 +14,28 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from bridge.background.place import Place, UnavailableError, directory_of, place_for
+from bridge.background_place import (
+    ANSWER_SECONDS,
+    START_SECONDS,
+    Place,
+    UnavailableError,
+    ask,
+    connect,
+    directory_of,
+    place_for,
+    replace_hung,
+)
 
 TYPE_CHECKING = False  # `typing` takes longer than the rest.
 if TYPE_CHECKING:
     from typing import Any
 
-START_SECONDS = 30.0  # For the start of a bridge, and for its end after that of its runs.
+SILENCES = 5  # A bridge that uses a processor hangs after as many times `ANSWER_SECONDS`.
 
-ANSWER_SECONDS = 2.0  # After which a bridge that listens and does nothing counts as hung.
-
-SILENCES = 5  # After which a bridge that works counts as hung, too.
-
-STOP_SECONDS = 3.0  # Between SIGTERM and SIGKILL of a bridge that hangs.
-
-ATTEMPTS = 5  # Bridges that end before they answer a request, until a front serves alone.
+ATTEMPTS = 5  # A front serves alone after so many bridges that ended before they answered.
 
 PIECE_BYTES = 64 * 1024  # The capacity of a pipe.
 
@@ -40,10 +44,13 @@ COMMANDS = ("run", "tools", "servers", "sessions", "runs", "policy")
 
 
 def main() -> int:
-    """Attach to the background bridge, or do the command in this process."""
+    """Attach to the background bridge or execute the command in this process.
+
+    Return the exit status.
+    """
     words, resumed = sys.argv[1:], None
     if os.access(usual := f"/run/user/{os.getuid()}", os.W_OK):
-        # Codex passes only a few variables on.
+        # Codex passes only a few variables to its servers.
         os.environ.setdefault("XDG_RUNTIME_DIR", usual)
     try:
         if os.environ.get("MCP_BRIDGE_BACKGROUND") == "off":
@@ -55,7 +62,7 @@ def main() -> int:
             except UnavailableError as error:
                 if str(error):
                     print(f"mcp-code-bridge serves alone: {error}.", file=sys.stderr)  # noqa: T201
-                resumed = front.session(), front.pending
+                resumed = {**front.session(), "unread": bytes(front.pending)}
         elif words[:1] and words[0] in COMMANDS and (status := execute(words)) is not None:
             return status
     except KeyboardInterrupt:
@@ -77,17 +84,21 @@ def serves(words: Sequence[str]) -> bool:
 
 
 class Front:
-    """A client's connection to a background bridge, and to the next one after a crash."""
+    """A client's connection to a background bridge, and to the next one after a crash.
+
+    It sends `hello` on one line, then the client's input as it is, and closes its half of the
+    connection at the end. `_note` reads the bridge's reports.
+    """
 
     def __init__(self, words: Sequence[str]) -> None:
+        self.pending = bytearray()  # The client's input that no bridge has taken.
         self._words = words
         self._link: socket.socket | None = None
         self._unread = b""
         self._outgoing = bytearray()
-        # The client's input that the bridge has not taken.
-        self._pending = bytearray()
         self._ended = False
-        # Lines of the client that set up its session, and open requests with their runs.
+        self._end_is_due = False  # Whether the bridge does not know yet that the input has ended.
+        # The client's lines that set up its session, and the ids of open requests with their runs.
         self._lines: dict[str, str] = {}
         self._open: dict[str, str] = {}
         self._torn = False  # Whether the bridge writes a long message now.
@@ -95,28 +106,29 @@ class Front:
         self._status: int | None = None
 
     def serve(self) -> int:
-        """Copy until the bridge says that the client's session has ended; return its status."""
+        """Copy until the bridge reports the end of the client's session; return its status.
+
+        Raises:
+            UnavailableError: There is no bridge to use; `session` has what the client needs.
+        """
         place = place_for(self._words, os.environ)
         while self._status is None:
             if self._link is None:
                 if self._lost == ATTEMPTS:
                     raise UnavailableError(f"{ATTEMPTS} background bridges have ended at once")
-                idle = not (self._open or self._pending)
+                idle = not (self._open or self.pending)
                 # The client needs no bridge until it sends something.
                 if self._lines and idle and (self._ended or not self._take_input()):
                     return 0
-                hello = {"serve": self.session(), **described(place, self._words)}
-                self._link = attach(place, hello, [1])
-                self._unread, self._outgoing = b"", bytearray()
-                self._put(b"L", self._pending)
-                if self._ended:
-                    self._put(b"E", b"")
+                self._link = attach(place, hello(place, self._words, serve=self.session()))
+                self._unread, self._outgoing = b"", self.pending[:]
+                self._end_is_due = self._ended
             try:
                 self._copy(place, self._link)
             except OSError:
                 with suppress(OSError):
+                    # Its last reports show what must not be done again.
                     while True:
-                        # What it said before it went, so that nothing is done twice.
                         self._read(self._link)
                 self._link.close()
                 self._link = None
@@ -124,20 +136,12 @@ class Front:
         return self._status
 
     def session(self) -> dict[str, Any]:
-        """Return what another bridge must know to continue this client's session."""
-        return {
-            "lines": list(self._lines.values()),
-            "open": list(self._open.items()),
-            "torn": self._torn,
-        }
+        """Return what another bridge must know to continue this client's session.
 
-    @property
-    def pending(self) -> bytes:
-        """The client's input that no bridge has taken."""
-        return bytes(self._pending)
-
-    def _put(self, kind: bytes, data: bytes | bytearray) -> None:
-        self._outgoing += b"%s%d\n" % (kind, len(data)) + data
+        `open` has pairs of a request's id, as JSON, and its run's id, which may be empty.
+        """
+        lines, requests = list(self._lines.values()), list(self._open.items())
+        return {"lines": lines, "open": requests, "torn": self._torn}
 
     def _copy(self, place: Place, link: socket.socket) -> None:
         """Copy what is ready. Raises `OSError` when the bridge has gone."""
@@ -145,9 +149,9 @@ class Front:
         # A client that sends faster than the bridge reads has to wait.
         if not self._ended and len(self._outgoing) < PIECE_BYTES:
             reads.append(0)
-        # A bridge that has something to do may hang.
-        patience = SILENCES * ANSWER_SECONDS if self._open or self._pending else None
-        writes = [link] if self._outgoing else []
+        # Only a bridge that has something to do can hang.
+        patience = SILENCES * ANSWER_SECONDS if self._open or self.pending else None
+        writes = [link] if self._outgoing or self._end_is_due else []
         readable, writable, _ = select.select(reads, writes, [], patience)
         if not (readable or writable):
             try:
@@ -156,15 +160,18 @@ class Front:
                 replace_hung(place)
         if link.fileno() in readable:
             self._read(link)
-        if writable:
+        if writable and self._outgoing:
             del self._outgoing[: link.send(self._outgoing, socket.MSG_DONTWAIT)]
+        elif writable:
+            link.shutdown(socket.SHUT_WR)
+            self._end_is_due = False
         if 0 in readable:
-            data = self._take_input()
-            self._put(b"L" if data else b"E", data)
+            self._outgoing += self._take_input()
+            self._end_is_due = self._ended
 
     def _take_input(self) -> bytes:
         data = os.read(0, PIECE_BYTES)
-        self._pending += data
+        self.pending += data
         self._ended = not data
         return data
 
@@ -176,28 +183,33 @@ class Front:
         for line in lines:
             self._note(json.loads(line))
 
-    def _note(self, said: Mapping[str, Any]) -> None:
-        """Note what the bridge says of its progress with this client."""
-        del self._pending[: said.get("taken", 0)]
-        if "torn" in said:
-            self._torn = said["torn"]
-        if "line" in said:
-            name, line = said["line"]
+    def _note(self, report: Mapping[str, Any]) -> None:
+        """Note a bridge's report on its progress.
+
+        Args:
+            report: `taken`, a count of bytes of the input; `torn`, whether it writes a long
+                message; `line`, a set-up line and its key; `begun` and `ended`, a request's id as
+                JSON, with `run`, its run's id; `status`, the exit status.
+        """
+        del self.pending[: report.get("taken", 0)]
+        self._torn = report.get("torn", self._torn)
+        if "line" in report:
+            name, line = report["line"]
             self._lines[name] = line
-        if "begun" in said:
-            self._open[said["begun"]] = said.get("run", "")
-        if "ended" in said:
-            self._open.pop(said["ended"], None)
+        if "begun" in report:
+            self._open[report["begun"]] = report.get("run", "")
+        if "ended" in report:
+            self._open.pop(report["ended"], None)
             self._lost = 0
-        self._status = said.get("status", self._status)
+        self._status = report.get("status", self._status)
 
 
 def execute(words: Sequence[str]) -> int | None:
-    """Let a running bridge execute a command, and return its exit status; None if it does not."""
+    """Let a running bridge execute a command; return the exit status, or None if it does not."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     if any(each is None or each.encoding != "utf-8" for each in streams):
         return None
-    # Such a path means something else in each process.
+    # Such a path names another file in each process.
     if any("/dev/" in word or "/proc/" in word for word in words):
         return None
     try:
@@ -207,14 +219,14 @@ def execute(words: Sequence[str]) -> int | None:
         if not os.path.exists(directory_of(os.environ)):  # noqa: PTH110
             return None
         place = place_for((), os.environ)
-        link = connect(place, {"command": True, **described(place, words)}, (0, 1, 2))
+        accepted = connect(place, hello(place, words, command=True), (0, 1, 2))
     except (UnavailableError, OSError):
         return None
-    return None if link is None else follow(link)
+    return None if accepted is None else follow(accepted[0])
 
 
 def follow(link: socket.socket) -> int:
-    """Wait until a command has ended; a signal cancels it. Return its exit status."""
+    """Wait for a command's end and return its exit status; a signal cancels the command."""
     received: list[int] = []
 
     def cancel(number: int, _: object) -> None:
@@ -227,134 +239,68 @@ def follow(link: socket.socket) -> int:
         signal.signal(number, cancel)
     # The bridge would use the terminal while this process is stopped.
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-    said = b""
-    try:
-        link.sendall(b"L1\n.")
-        while not said.endswith(b"\n") and (data := link.recv(PIECE_BYTES)):
-            said += data
-    except OSError:
-        pass
+    answer = b""
+    with suppress(OSError):
+        link.sendall(b".")
+        while not answer.endswith(b"\n") and (data := link.recv(PIECE_BYTES)):
+            answer += data
     if received:
         return 128 + received[0]
-    if said:
-        return int(json.loads(said)["status"])
+    if answer:
+        return int(json.loads(answer)["status"])
     text = "error: The background bridge has ended before the command.\n"
     sys.stderr.write(f"{text}hint: `mcp-code-bridge runs` shows what a run had called.\n")
     return 1
 
 
-def described(place: Place, words: Sequence[str]) -> dict[str, Any]:
-    """Return what a bridge must know of this process."""
+def hello(place: Place, words: Sequence[str], **wish: object) -> dict[str, Any]:
+    """Return a front's first message: its wish, and what the bridge must know of this process."""
     try:
         directory = os.getcwd()  # noqa: PTH109
     except FileNotFoundError:
         directory = "/"
-    return {
-        "identity": place.identity,
-        "words": list(words),
-        "environ": dict(os.environ),
-        "cwd": directory,
-    }
+    facts = {"identity": place.identity, "words": list(words), "environ": dict(os.environ)}
+    return {**wish, **facts, "cwd": directory}
 
 
-def attach(place: Place, hello: Mapping[str, Any], streams: Sequence[int]) -> socket.socket:
-    """Return a connection to the place's bridge, which this starts if there is none.
+def attach(place: Place, message: Mapping[str, Any]) -> socket.socket:
+    """Return a connection to the place's bridge, after starting a bridge if none runs.
 
     Raises:
-        UnavailableError: There is no bridge, and none could be started.
+        UnavailableError: No bridge accepts the client, and none could be started within 30 s.
     """
     started, silences = False, 0
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         worked = place.processor_time()
         try:
-            if (link := connect(place, hello, streams)) is not None:
-                return link
+            if (accepted := connect(place, message, [1])) is not None:
+                return accepted[0]
             lock = place.hold_lock()
             if lock is None:
-                # A bridge starts.
+                # Another front starts a bridge.
                 time.sleep(0.02)
             elif started:
                 os.close(lock)
                 raise UnavailableError("it could not be started")
             else:
                 started = True
-                start(place, hello["words"], lock)
+                start(message["words"], lock)
         except TimeoutError:
             silences += 1
             if silences < SILENCES and worked != place.processor_time():
-                # It works, and is slow on a machine that does other things too.
+                # It is only slow, on a busy machine.
                 continue
             if not replace_hung(place) and silences > 1:
-                message = "a process that is not known holds its place and does not answer"
-                raise UnavailableError(message) from None
+                reason = "an unknown process holds its place and does not answer"
+                raise UnavailableError(reason) from None
         except OSError as error:
             raise UnavailableError(f"{place.directory}: {error.strerror or error}") from error
     raise UnavailableError(f"none was ready within {START_SECONDS:g} s")
 
 
-def connect(
-    place: Place,
-    hello: Mapping[str, Any],
-    streams: Sequence[int],
-    take: Callable[[dict[str, Any]], object] = dict,
-) -> socket.socket | None:
-    """Return a connection that the bridge has accepted; None if no bridge listens.
-
-    Args:
-        take: Called with the bridge's answer.
-
-    Raises:
-        TimeoutError: What listens does not answer.
-        UnavailableError: It refuses.
-    """
-    link = socket.socket(socket.AF_UNIX)
-    link.settimeout(ANSWER_SECONDS)
-    try:
-        link.connect(place.socket)
-        require_own_peer(link)
-        data = json.dumps(hello).encode() + b"\n"
-        if rest := data[socket.send_fds(link, [data], streams) :]:
-            link.sendall(rest)
-        answer = b""
-        while not answer.endswith(b"\n"):
-            if not (byte := link.recv(1)):
-                raise ConnectionResetError
-            answer += byte
-        said = json.loads(answer)
-        if "refused" in said:
-            raise UnavailableError(said["refused"])
-    except (FileNotFoundError, ConnectionError, BlockingIOError):
-        # The last one: more clients than the kernel lets wait.
-        link.close()
-        return None
-    except BaseException:
-        link.close()
-        raise
-    take(said)
-    link.settimeout(None)
-    return link
-
-
-def ask(place: Place, **wish: bool) -> dict[str, Any]:
-    """Return a bridge's report; empty if none listens there. Blocks for 2 s at most."""
-    said: dict[str, Any] = {}
-    if (link := connect(place, wish, [], said.update)) is not None:
-        link.close()
-    return said
-
-
-def require_own_peer(link: socket.socket) -> None:
-    """Raise if another user's process is at the other end. Root may connect to anyone's."""
-    if sys.platform == "linux":
-        credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        user = int.from_bytes(credentials[4:8], sys.byteorder)
-        if user != os.geteuid():
-            raise UnavailableError(f"user {user} is at the other end of the bridge's socket")
-
-
-def start(place: Place, words: Sequence[str], lock: int) -> None:
-    """Start a bridge that holds the lock, in a session of its own."""
+def start(words: Sequence[str], lock: int) -> None:
+    """Start a bridge in a session of its own, and give it the lock's descriptor."""
     os.set_inheritable(lock, True)
     child = os.fork()
     if child:
@@ -369,32 +315,11 @@ def start(place: Place, words: Sequence[str], lock: int) -> None:
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
         os.closerange(3, lock)
-        # The limit is a billion on some machines, and takes minutes.
+        # Some machines allow a billion descriptors, and closing them all takes minutes.
         os.closerange(lock + 1, 65_536)
         os.chdir("/")
         flags = [word for word in words if word != "serve"]
-        command = [sys.executable, "-m", "bridge.background", str(lock), *flags]
+        command = [sys.executable, "-m", "bridge.background.host", str(lock), *flags]
         os.execv(sys.executable, command)
     finally:
         os._exit(1)
-
-
-def replace_hung(place: Place) -> bool:
-    """End a bridge that does not answer; return False if the recorded process is not certainly it.
-
-    Another front may have just ended it.
-    """
-    number = place.process()
-    if number is None:
-        return False
-    for kind in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.kill(number, kind)
-        except ProcessLookupError:
-            return True
-        until = time.monotonic() + STOP_SECONDS
-        while time.monotonic() < until:
-            if place.process() != number:
-                return True
-            time.sleep(0.02)
-    raise UnavailableError(f"process {number} hangs and cannot be ended")

@@ -1,70 +1,93 @@
-"""The background bridge: serves all clients of a user, each with an engine of its own.
+"""The background bridge's process: serves all clients of a user, each with an engine of its own.
 
-A client's front sends the client's input over a Unix socket, and passes the descriptor of its
-output. The engines share sandboxes, sessions, the store and the servers' processes.
+A client's front starts it with `front.start`, sends the client's input over a Unix socket, and
+passes the descriptor of its output. The engines share sandboxes, sessions, the store and the
+servers' processes.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
+import resource
+import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-import anyio
 import anyio.to_thread
 
 from bridge.atomic_files import replace_file
 from bridge.background.execution import execute
-from bridge.background.front import ANSWER_SECONDS, require_own_peer
 from bridge.background.link import Link
-from bridge.background.place import Place, UnavailableError, places, process_start, remove_dead
-from bridge.cli.app import read_words
-from bridge.cli.line import Invocation, with_default
+from bridge.background_place import (
+    ANSWER_SECONDS,
+    Place,
+    UnavailableError,
+    place_for,
+    places,
+    process_start,
+    remove_dead,
+    require_own_peer,
+)
+from bridge.cli.app import Invocation, read_words
+from bridge.cli.background import LOG_NAME
+from bridge.cli.main import begin_log
+from bridge.cli.origin import ORIGIN
 from bridge.cli.serve import watched_engine
 from bridge.descriptor_reader import failed_call
 from bridge.errors import BridgeError, ChannelClosedError
-from bridge.event_loop import background_tasks, utc_text
+from bridge.event_loop import background_task, background_tasks, utc_text
 from bridge.runs.engine import SharedParts
+from bridge.sandbox.selection import select_present
 from bridge.server.app import build_server
 from bridge.server.stdio import STDIO, resumed_session, serve_client
 from bridge.server.transports import IDLE_SECONDS, unix_listener
-from bridge.settings import Settings, load
+from bridge.settings import Settings, load, prepare_state
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("bridge.background")
+
+LOG_BYTES = 5 * 1024 * 1024  # Most in the log's file, and in each of its two earlier files.
 
 
 class Host:
-    """Serves fronts until it is told to end, or no client uses it."""
+    """Serves fronts until a signal, `background stop`, or half an hour without use."""
 
     def __init__(self, settings: Settings, place: Place, lock: int, parts: SharedParts) -> None:
         self._settings = settings
         self._place = place
-        self._lock = lock
+        self._lock = lock  # A descriptor that holds the place's lock.
         self._parts = parts
         self._clients: dict[Link, dict[str, Any]] = {}
         self._used_at = time.monotonic()
-        self._inode = 0  # Of its record.
-        self.ending = anyio.Event()
+        self._inode = 0  # Of the record's file.
+        self._ending = anyio.Event()
 
     async def serve(self) -> None:
-        """Accept fronts until `ending`; then let runs end, and end all clients."""
-        async with background_tasks() as tasks:
+        """Accept fronts until the end; then let runs end, and end all clients."""
+        async with background_task(self._end_on_signal), background_tasks() as tasks:
             with self._listening() as listener:
                 tasks.start_soon(self._end_when_unused)
                 async with background_tasks() as accepting:
                     accepting.start_soon(self._accept, listener, tasks)
-                    await self.ending.wait()
+                    await self._ending.wait()
             await self._drain()
+
+    async def _end_on_signal(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for _ in signals:
+                self._ending.set()
 
     @contextmanager
     def _listening(self) -> Iterator[socket.socket]:
-        """Listen at the place and keep a record there; at the end another bridge may take it."""
+        """Listen at the place and write the record; on exit, leave the place to another bridge."""
         place = self._place
         listener = unix_listener(Path(place.socket))
         try:
@@ -91,14 +114,14 @@ class Host:
 
     def _owns_place(self) -> bool:
         """Whether fronts find this bridge; false after a cleaner has removed its files."""
-        # Without opening a file, since the bridge may have too many open.
+        # This opens no file, because the bridge may have too many open.
         with suppress(FileNotFoundError):
             Path(self._place.socket).stat()
             return Path(self._place.record).stat().st_ino == self._inode
         return False
 
     async def _drain(self) -> None:
-        """Leave each client when its requests are answered; end the runs that take too long."""
+        """Leave each client when its requests are answered; end runs after `drain_seconds`."""
         for link in tuple(self._clients):
             link.leave()
         runs, seconds = self._parts.running_runs, self._settings.drain_seconds
@@ -117,25 +140,25 @@ class Host:
 
     async def _handle(self, connection: socket.socket) -> None:
         link = Link(connection)
-        descriptors: list[int] = []
         try:
             require_own_peer(connection)
             with anyio.fail_after(ANSWER_SECONDS):
-                said, descriptors = await link.hello()
-            if self.ending.is_set():
+                hello = await link.hello()
+            if self._ending.is_set():
                 # The front takes another bridge.
                 return
-            if said.get("identity") not in (None, self._place.identity):
+            if hello.get("identity") not in (None, self._place.identity):
                 link.tell(refused="the bridge in its place has other settings")
-            elif "command" in said:
-                self._clients[link] = {"cwd": said["cwd"], "since": utc_text(time.time())}
-                await execute(link, said, descriptors, self._parts)
-            elif "serve" in said:
-                await self._serve_client(link, said, descriptors[0])
+            elif "command" in hello or "serve" in hello:
+                self._clients[link] = {"cwd": hello["cwd"], "since": utc_text(time.time())}
+                if "command" in hello:
+                    await execute(link, hello, self._parts)
+                else:
+                    await self._serve_client(link, hello)
             else:
                 link.tell(**self._report())
-                if said.get("stop"):
-                    self.ending.set()
+                if hello.get("stop"):
+                    self._ending.set()
         except (ChannelClosedError, UnavailableError, OSError, ValueError) as error:
             logger.info("a front has gone: %s", error)
         except Exception:
@@ -145,15 +168,12 @@ class Host:
             self._clients.pop(link, None)
             self._used_at = time.monotonic()
             link.close()
-            connection.close()
-            for descriptor in descriptors:
-                os.close(descriptor)
 
-    async def _serve_client(self, link: Link, said: Mapping[str, Any], out: int) -> None:
+    async def _serve_client(self, link: Link, hello: Mapping[str, Any]) -> None:
         try:
-            invocation = read_words(with_default(said["words"]))
+            invocation = read_words(hello["words"])
             assert isinstance(invocation, Invocation)
-            settings = load(invocation.flags, said["environ"])
+            settings = load(invocation.flags, hello["environ"])
         except BridgeError as error:
             # A bridge of its own explains the mistake to the client.
             link.tell(refused=error.message)
@@ -161,16 +181,17 @@ class Host:
         if settings.background == "off":
             link.tell(refused="")
             return
-        self._clients[link] = {"cwd": said["cwd"], "since": utc_text(time.time())}
         link.tell(pid=os.getpid())
-        session = await anyio.to_thread.run_sync(resumed_session, said["serve"], settings.state_dir)
+        lost, state = hello["serve"], settings.state_dir
+        session = await anyio.to_thread.run_sync(resumed_session, lost, state)
         with link.scope:
-            async with watched_engine(settings, said["cwd"], self._parts) as engine:
+            async with watched_engine(settings, hello["cwd"], self._parts) as engine:
                 server = build_server(engine, principal=STDIO, note_run=link.note_run)
-                await serve_client(server, link, out, link, session)
+                await serve_client(server, link.reader, link.descriptors[0], link, session)
             link.tell(status=0)
 
     def _report(self) -> dict[str, Any]:
+        """Return what `background status` shows; `runs` is a count."""
         return {
             "pid": os.getpid(),
             "since": self._place.read_record().get("since", ""),
@@ -182,14 +203,12 @@ class Host:
     async def _end_when_unused(self) -> None:
         while self._owns_place() and not self._is_unused():  # noqa: ASYNC110 - files, time
             await anyio.sleep(1.0)
-        self.ending.set()
+        self._ending.set()
 
     def _is_unused(self) -> bool:
-        if self._clients:
-            return False
-        if time.monotonic() - self._used_at < (1.0 if self._is_superseded() else IDLE_SECONDS):
-            return False
-        return not (self._parts.running_runs.count or self._parts.sessions.open)
+        in_use = self._clients or self._parts.running_runs.count or self._parts.sessions.open
+        idle = time.monotonic() - self._used_at
+        return not in_use and idle >= (1.0 if self._is_superseded() else IDLE_SECONDS)
 
     def _is_superseded(self) -> bool:
         """Whether a later bridge has the same state directory: an upgrade, or other settings."""
@@ -199,3 +218,33 @@ class Host:
             each.get("state") == own.get("state") and each.get("began", 0) > own.get("began", 0)
             for each in others
         )
+
+
+def main(lock: int, words: list[str]) -> None:
+    """Serve fronts at the place of a command line, whose lock this process holds."""
+    invocation = read_words(words)
+    assert isinstance(invocation, Invocation)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The limit of the client that started this process is too low for all clients.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
+    settings = load(invocation.flags)
+    prepare_state(settings)
+    path = settings.state_dir / LOG_NAME
+    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=2, encoding="utf-8")
+    # A command's log goes to the command's own process.
+    handler.addFilter(lambda _: ORIGIN.get().shared is None)
+    begin_log(handler, settings)
+    anyio.run(_serve, settings, place_for(words, os.environ), lock)
+
+
+async def _serve(settings: Settings, place: Place, lock: int) -> None:
+    async with SharedParts(settings, select_present, several=True).opened() as parts:
+        await Host(settings, place, lock, parts).serve()
+
+
+if __name__ == "__main__":
+    gc.freeze()  # No later collection pauses a run for the imported objects.
+    main(int(sys.argv[1]), sys.argv[2:])
+    logging.shutdown()
+    # A thread may still write to a reader that does not read.
+    os._exit(0)

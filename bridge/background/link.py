@@ -1,11 +1,11 @@
-"""A background bridge's end of the socket of a front."""
+"""A background bridge's end of a front's socket."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
-from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -19,48 +19,45 @@ from bridge.server.stdio import CANCELLED, Witness
 from bridge.upstream.framing import OversizeLine
 
 _SET_UP = ("initialize", "notifications/initialized", "logging/setLevel")
-"""Methods whose last message sets up a client's session."""
+"""Methods that set up a client's session. A method's last message counts."""
 
 
 class Link(Witness):
-    """Reads the frames with a client's input, and tells its front what has become of it."""
+    """A front's connection: gives the client's input, and reports to the front what became of it.
+
+    `Front` describes the input and the reports. Close the link at the end.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
+        self.descriptors: list[int] = []  # Those that the front has passed.
         self._socket = connection
-        self._buffer = bytearray()
-        self._left = 0  # Bytes of the frame that is being read.
-        self._ended = False
         self._unsent = bytearray()
         self._open = set[RequestId]()
         self._leaving = False
         self.scope = anyio.CancelScope()  # Of the client's session.
-        self._reader = Reader(connection, self._receive)
+        # Of the client's input, which ends with the client's or the front's end.
+        self.reader = Reader(connection, self._receive)
 
-    async def hello(self) -> tuple[dict[str, Any], list[int]]:
-        """Return a front's first message, and the descriptors that it passes.
+    async def hello(self) -> dict[str, Any]:
+        """Return a front's first message, a JSON object on one line; keep its `descriptors`.
 
         Raises:
-            ChannelClosedError: It sends none.
+            ChannelClosedError: The front ends before it has sent a line.
+            ValueError: The line is not JSON.
         """
         await anyio.wait_readable(self._socket)
-        data, descriptors, _, _ = socket.recv_fds(self._socket, READ_BYTES, 3)
-        try:
-            self._buffer += data
-            while b"\n" not in self._buffer:
-                if not (data := await self._reader.read()):
-                    raise ChannelClosedError("A front has not said what it wants.")
-                self._buffer += data
-            line, _, rest = bytes(self._buffer).partition(b"\n")
-            self._buffer = bytearray(rest)
-            said: dict[str, Any] = json.loads(line)
-        except BaseException:
-            for descriptor in descriptors:
-                socket.close(descriptor)
-            raise
-        return said, descriptors
+        data, self.descriptors, _, _ = socket.recv_fds(self._socket, READ_BYTES, 3)
+        while b"\n" not in data:
+            if not (more := await self.reader.read()):
+                raise ChannelClosedError("A front has ended before its first message.")
+            data += more
+        line, _, rest = data.partition(b"\n")
+        self.reader.unread(rest)
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def tell(self, **facts: object) -> None:
-        """Send a line to the front, without waiting for it."""
+        """Send a report to the front without waiting for the front."""
         self._unsent += json.dumps(facts, separators=(",", ":")).encode() + b"\n"
         self._flush()
 
@@ -73,7 +70,7 @@ class Link(Witness):
         except OSError:
             self._unsent.clear()
         if self._unsent:
-            # The front is slow, or was stopped.
+            # The front is slow or stopped.
             loop.add_writer(self._socket, self._flush)
         else:
             loop.remove_writer(self._socket)
@@ -87,7 +84,7 @@ class Link(Witness):
         if isinstance(message, JSONRPCNotification) and message.method == CANCELLED:
             number = as_request_id((message.params or {}).get("requestId"))
             if number in self._open:
-                # It gets no response.
+                # A cancelled request gets no response.
                 self.note_response(number)
         if isinstance(message, JSONRPCRequest):
             facts["begun"] = json.dumps(message.id)
@@ -98,13 +95,10 @@ class Link(Witness):
                 name = f"subscribe {(message.params or {}).get('uri')}"
             if name in _SET_UP or name != message.method:
                 facts["line"] = name, line.decode("utf-8", "replace")
-            if name == "notifications/cancelled":
-                # A cancelled request may get no response.
-                self.note_response((message.params or {}).get("requestId", ""))
         self.tell(**facts)
 
     def note_run(self, number: RequestId, run_id: str) -> None:
-        """Note which run a request has begun."""
+        """Report which run a request has begun."""
         self.tell(begun=json.dumps(number), run=run_id)
 
     def note_writing(self, *, long: bool) -> None:
@@ -117,39 +111,22 @@ class Link(Witness):
             self.scope.cancel()
 
     def leave(self) -> None:
-        """End the session once its open requests are answered; the front takes another bridge."""
+        """End the session when its open requests have answers; the front takes another bridge."""
         self._leaving = True
         if not self._open:
             self.scope.cancel()
 
-    async def read(self) -> bytes:
-        """Return the next bytes of the client's input; empty when it has ended or gone."""
-        while not (data := self._next()) and not self._ended:
-            received = await self._reader.read()
-            self._buffer += received
-            self._ended = not received
-        return data
-
-    def _next(self) -> bytes:
-        while not self._left and not self._ended:
-            header, newline, _ = bytes(self._buffer[:24]).partition(b"\n")
-            if not newline:
-                return b""
-            del self._buffer[: len(header) + 1]
-            self._left, self._ended = int(header[1:]), header[:1] == b"E"
-        data = bytes(self._buffer[: self._left])
-        del self._buffer[: len(data)]
-        self._left -= len(data)
-        return data
-
     def _receive(self) -> bytes | None:
-        with suppress(BlockingIOError):
-            try:
-                return self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT)
-            except ConnectionResetError:
-                return b""
-        return None
+        try:
+            return self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            return b""
 
     def close(self) -> None:
-        self._reader.close()
+        self.reader.close()
         asyncio.get_running_loop().remove_writer(self._socket)
+        self._socket.close()
+        for descriptor in self.descriptors:
+            os.close(descriptor)

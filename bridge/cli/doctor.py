@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import anyio.to_thread
 
-from bridge.background import commands as background
-from bridge.cli.line import PROGRAM
+from bridge.cli import background
+from bridge.cli.app import PROGRAM
 from bridge.cli.options import AsJson, flag, opt
 from bridge.cli.output import visible, waiting, write_err, write_json, write_out, write_prose
 from bridge.cli.terminal import Person

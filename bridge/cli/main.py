@@ -14,8 +14,7 @@ from typing import Any
 
 import anyio
 
-from bridge.cli.app import read_words
-from bridge.cli.line import SERVE, Invocation, handler_of, with_default
+from bridge.cli.app import SERVE, Invocation, handler_of, read_words
 from bridge.cli.output import JsonLines, RepeatedLines, TerminalHandler, write_error
 from bridge.errors import BridgeError, SettingsError
 from bridge.event_loop import background_task
@@ -30,17 +29,15 @@ _CLOSED = (BrokenPipeError, ConnectionResetError)
 Command = Callable[..., Awaitable[int]]
 
 
-def main(
-    argv: Sequence[str] | None = None, resumed: tuple[Mapping[str, Any], bytes] | None = None
-) -> int:
+def main(argv: Sequence[str] | None = None, resumed: Mapping[str, Any] | None = None) -> int:
     """Do what a command line says, and return the exit status.
 
     Args:
-        resumed: A client's session of a background bridge that was lost, and the input after it.
+        resumed: A client's session of a background bridge that was lost; see `serve`.
     """
     try:
         words = sys.argv[1:] if argv is None else argv
-        invocation = read_words(with_default(words))
+        invocation = read_words(words)
         if isinstance(invocation, int):
             return invocation
         with frozen_imports():
@@ -67,9 +64,7 @@ def is_closed(error: BaseException) -> bool:
     return isinstance(error, _CLOSED)
 
 
-def _prepare(
-    invocation: Invocation, resumed: tuple[Mapping[str, Any], bytes] | None
-) -> tuple[Command, Settings]:
+def _prepare(invocation: Invocation, resumed: Mapping[str, Any] | None) -> tuple[Command, Settings]:
     try:
         settings = load(invocation.flags)
         _set_up_logging(settings, serving=invocation.handler == SERVE)

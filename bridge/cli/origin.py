@@ -1,6 +1,6 @@
-"""The process that a command was typed in: its streams, environment and working directory.
+"""The process in which the user typed a command: its streams, environment and working directory.
 
-It is this process, unless a background bridge executes the command for another one.
+It is this process, unless this is a background bridge that executes the command.
 """
 
 from __future__ import annotations
@@ -24,20 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Origin:
-    """Where a command comes from; by default this process.
-
-    Attributes:
-        cwd: Its working directory; empty for this process's.
-        streams: Its stdin, stdout and stderr; none for this process's.
-        handlers: Show its log; none for this process's.
-        shared: The parts of the background bridge that executes the command.
-    """
+    """A command's process; by default this one, whose values replace empty ones."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     cwd: str = ""
-    streams: Sequence[TextIO] = ()
-    handlers: Sequence[logging.Handler] = ()
-    shared: SharedParts | None = None
+    streams: Sequence[TextIO] = ()  # stdin, stdout and stderr.
+    handlers: Sequence[logging.Handler] = ()  # They show the command's log.
+    shared: SharedParts | None = None  # The parts of the background bridge that executes it.
     status_line: StatusLine | None = None
 
 

@@ -21,6 +21,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -62,11 +63,7 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
         if line is None and can_move(stderr()):
             line = stack.enter_context(StatusLine(stderr()))
         line = line or SimpleNamespace(text="")
-        before = line.text
-
-        def say(new: str) -> None:
-            line.text = new
-
+        before, say = line.text, partial(setattr, line, "text")
         say(text)
         yield say
         say(before)
@@ -75,8 +72,7 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
 class StatusLine:
     """A terminal's status line, safe for use by several threads.
 
-    Args:
-        render: Returns the line's text; empty hides the line. By default it returns `text`.
+    It shows what `render` returns, by default `text`. An empty text hides the line.
     """
 
     def __init__(self, writer: TextIO, render: Callable[[], str] | None = None) -> None:
@@ -226,8 +222,7 @@ def write_warning(text: str) -> None:
 def write_error(error: BridgeError) -> None:
     parts = " ".join(part for part in (error.message, error.host_detail) if part)
     write_prose(f"error: {visible(for_person(parts))}\n", stderr())
-    hint = for_person(error.remedy)
-    if hint:
+    if hint := for_person(error.remedy):
         write_prose(f"hint: {visible(hint)}\n", stderr())
 
 

@@ -236,7 +236,7 @@ async def check(
     if file is not None:
         from bridge.cli.run import read_program
 
-        code = read_program(file)
+        code = await read_program(file)
     if code is None and not settings.policy.present:
         return _say_fine(settings, as_json=as_json)
     async with open_engine(settings) as engine:

@@ -14,10 +14,10 @@ import anyio.to_thread
 
 from bridge import private_files
 from bridge.atomic_files import replace_file
-from bridge.background.commands import LOG_NAME, end_all, running
-from bridge.background.place import directory_of
+from bridge.background_place import directory_of
+from bridge.cli.app import PROGRAM
+from bridge.cli.background import LOG_NAME, ask_all, end_all
 from bridge.cli.install import machine_here
-from bridge.cli.line import PROGRAM
 from bridge.cli.options import Yes, flag
 from bridge.cli.output import visible, write_err_line, write_out
 from bridge.cli.terminal import Person
@@ -100,7 +100,7 @@ def _require_uninstalled(settings: Settings) -> None:
 def _end_unused_bridges(settings: Settings) -> None:
     """End the background bridges if no client uses one."""
     state = str(settings.state_dir)
-    if not any(each["clients"] for each in running(settings.environ, state)):
+    if not any(each["clients"] for each in ask_all(settings.environ, state)):
         end_all(settings.environ, settings.drain_seconds, state)
 
 

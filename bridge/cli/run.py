@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-import anyio
 import anyio.to_thread
 
 from bridge.callers.client import RunProgress
@@ -57,8 +56,8 @@ async def run_program(
 ) -> int:
     """Run a program; its stdout, stderr and exit status become the command's own."""
     try:
-        if words.get("file") == "-" and words.get("code") is None:
-            words["piped"] = await _read_stdin()
+        if words.get("file") is not None and words.get("code") is None:
+            words["program"] = await read_program(words["file"])
         request = await anyio.to_thread.run_sync(partial(request_of, **words))
         directory = None if out is None else check_out(out)
         # No next run needs a warm sandbox.
@@ -74,12 +73,11 @@ async def run_program(
         document = to_structured(result)
         if result.plan is not None and result.plan.plan_id:
             plan = document["plan"]
-            document["plan"] = {
-                **{name: of for name, of in plan.items() if name not in ("id", "seconds")},
-                "note": "A plan ends with the process that made it, so that no other can apply it. "
-                "Run the program with --plan in a terminal to be asked, and to have the calls "
-                "made.",
-            }
+            del plan["id"], plan["seconds"]
+            plan["note"] = (
+                "A plan ends with the process that made it, so that no other can apply it. Run the "
+                "program with --plan in a terminal to be asked, and to have the calls made."
+            )
         write_json(document)
     else:
         written = None if problems else directory
@@ -93,14 +91,9 @@ async def run_program(
 async def _run_live(engine: Engine, request: RunRequest, *, scripted: bool) -> RunResult:
     if scripted or request.mode != "run":
         # A plan's output is written at the end, when its placeholders for results have values.
-        person = Terminal(stdin(), stderr())
-        return await run_and_apply(engine, request, person, scripted=scripted)
+        return await run_and_apply(engine, request, Terminal(stdin(), stderr()), scripted=scripted)
     viewer = LiveTerminal(
-        stdin(),
-        stderr(),
-        shows=can_move(stderr()),
-        out=stdout().buffer,
-        err=stderr().buffer,
+        stdin(), stderr(), shows=can_move(stderr()), out=stdout().buffer, err=stderr().buffer
     )
     try:
         async with viewer.streaming(), background_task(partial(_show_starts, engine, viewer)):
@@ -241,8 +234,9 @@ def request_of(
     packages: Sequence[str] | None = None,
     session: str | None = None,
     end_session: bool = False,
-    piped: bytes | None = None,
+    program: str = "",
 ) -> RunRequest:
+    """Return the request of a command line; `program` is the text in its file. Reads `files`."""
     words, name = list(argv or ()), ""
     if code is not None:
         # With -c there is no FILE, so typer put the first ARG there.
@@ -254,7 +248,7 @@ def request_of(
     elif file is None:
         raise UsageError("Name a FILE, - for stdin, or give the program with -c.")
     else:
-        code, name = read_program(file, piped), "" if file == "-" else Path(file).name
+        code, name = program, "" if file == "-" else Path(file).name
     return RunRequest(
         code=code,
         session=parse_session(session, ends=end_session),
@@ -276,23 +270,22 @@ def request_of(
     )
 
 
-async def _read_stdin() -> bytes:
-    # A read in a thread could not be cancelled.
-    with closing(input_of(stdin().fileno())) as reader:
-        data = b""
-        while len(data) <= MAX_CODE_BYTES and (piece := await reader.read()):
-            data += piece
-        return data
+async def read_program(file: str) -> str:
+    """Return the text of a program's file; "-" means stdin.
 
-
-def read_program(file: str, piped: bytes | None = None) -> str:
-    """Return a program's text; `piped` is what was read from stdin."""
+    Raises:
+        UsageError: The file cannot be read, or is not UTF-8.
+    """
     try:
         if file == "-":
-            data = stdin().buffer.read(MAX_CODE_BYTES + 1) if piped is None else piped
+            data = b""
+            # A read in a thread could not be cancelled.
+            with closing(input_of(stdin().fileno())) as reader:
+                while len(data) <= MAX_CODE_BYTES and (piece := await reader.read()):
+                    data += piece
         else:
-            with path_of(file).open("rb") as stream:
-                data = stream.read(MAX_CODE_BYTES + 1)
+            async with await anyio.open_file(path_of(file), "rb") as stream:
+                data = await stream.read(MAX_CODE_BYTES + 1)
         return data.decode("utf-8")
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from None

@@ -30,13 +30,14 @@ async def serve(
     *,
     http: str | None = None,
     no_token: bool = False,
-    resumed: tuple[Mapping[str, Any], bytes] | None = None,
+    resumed: Mapping[str, Any] | None = None,
     ending: anyio.Event | None = None,
 ) -> int:
     """Serve until the client closes stdin, or over HTTP until a signal.
 
     Args:
-        resumed: The session of a lost background bridge to continue, and the input after it.
+        resumed: The session of a lost background bridge to continue; see `resumed_session`.
+        ending: Ends the HTTP server after its runs.
     """
     if http:
         host, port = parse_address(http)
@@ -57,9 +58,8 @@ async def serve(
         more = "`mcp-code-bridge --help` lists the other commands."
         print("Serving MCP over stdio.", usual, more, file=sys.stderr, flush=True)  # noqa: T201
     async with watched_engine(settings) as engine:
-        said, rest = resumed or ({}, b"")
-        session = resumed_session(said, settings.state_dir)
-        await serve_stdio(build_server(engine, principal=STDIO), session, rest)
+        session = resumed_session(resumed or {}, settings.state_dir)
+        await serve_stdio(build_server(engine, principal=STDIO), session)
     return 0
 
 
@@ -67,7 +67,7 @@ async def serve(
 async def watched_engine(
     settings: Settings, cwd: str | None = None, shared: SharedParts | None = None
 ) -> AsyncIterator[Engine]:
-    """Open a client's engine, which notices changes of the configuration at once."""
+    """Open the engine of a client, and read the clients' configuration whenever it changes."""
     context = context_for(settings, cwd)
     async with open_engine(
         settings, choose_backend=select_present, cwd=cwd, shared=shared
@@ -82,6 +82,6 @@ async def watched_engine(
 
 
 async def serve_mistake(error: BridgeError, settings: Settings, **_: object) -> int:
-    """Answer every request with the settings' mistake until the client closes stdin."""
+    """Answer each request with the settings' mistake until the client closes stdin."""
     await serve_stdio(error_server(error))
     return error.exit_status

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
+    ExitStack,
     asynccontextmanager,
     contextmanager,
     suppress,
@@ -108,7 +109,7 @@ class SharedParts:
         """Open the parts; leaving ends every sandbox and every server."""
         # All hold task groups, so they are entered here, in the task that will leave them, and
         # not when a run first needs them. Entering starts neither a server nor a sandbox.
-        async with AsyncExitStack() as stack:
+        with ExitStack() as stack:
             stack.callback(self.store.close)
             with suppress(OSError):
                 # `purge` removes no directory that is in use.
@@ -116,15 +117,14 @@ class SharedParts:
                 make_directory(sockets := runtime_dir(self.settings))
                 stack.enter_context(in_use(sockets))
             stack.callback(self.audit.close)
-            for part in (
+            async with (
                 self.connections,
                 self.sandboxes.opened(),
                 self.sessions.opened(),
                 background_task(self.artifacts.tidy_periodically),
                 background_task(self.heartbeat.beat),
             ):
-                await stack.enter_async_context(part)
-            yield self
+                yield self
 
 
 class Engine(Parts):
@@ -165,14 +165,8 @@ class Engine(Parts):
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Engine]:
         """Open the client's own parts; leaving ends its runs."""
-        async with AsyncExitStack() as stack:
-            for part in (
-                self.gate.ongoing_calls.open(),
-                self.servers,
-                self.commands,
-                self.suspended.opened(),
-            ):
-                await stack.enter_async_context(part)
+        suspended = self.suspended.opened()
+        async with self.gate.ongoing_calls.open(), self.servers, self.commands, suspended:
             yield self
 
     async def run(self, request: RunRequest, client: Client | None = None) -> RunResult:
@@ -270,8 +264,7 @@ class Engine(Parts):
 
     @asynccontextmanager
     async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
-        report = run.caller.report_queue
-        async with self.queue.slot(run.request.owner, report, starts=True) as slot:
+        async with self.queue.slot(run.request.owner, run.caller.report_queue, starts=True) as slot:
             if run.request.may_need_packages:
                 run = replace(run, packages=await self.packages.resolve(run.request, run.caller))
                 if run.request.ends_bridge and run.packages.binds:
@@ -377,11 +370,9 @@ class RunningRuns:
             raise BridgeError(message, remedy=remedy, code="draining")
 
     async def drain(self, seconds: float, waits: Callable[[], bool] = lambda: False) -> None:
-        """Let no more runs begin, wait for those there are, and end what is left.
+        """Let no more runs begin, give the others `seconds` to end, and end the rest.
 
-        Args:
-            seconds: How long runs may take to end by themselves.
-            waits: Returns whether something else must be awaited too.
+        `waits` returns whether something else must be awaited too.
         """
         self.draining = True
 
@@ -512,5 +503,4 @@ async def open_engine(
             offer_login=LoginOffers(logins.store).offer,
         )
         stack.enter_context(clear_logs(secrets.redactor))
-        engine = Engine(settings, servers, shared)
-        yield await stack.enter_async_context(engine.opened())
+        yield await stack.enter_async_context(Engine(settings, servers, shared).opened())

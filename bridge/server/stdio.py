@@ -14,14 +14,13 @@ import select
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import anyio
 import anyio.lowlevel
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.server.lowlevel import Server
@@ -44,7 +43,7 @@ from mcp_types.jsonrpc import (
 )
 from pydantic import ValidationError
 
-from bridge.descriptor_reader import input_of
+from bridge.descriptor_reader import Reader, input_of
 from bridge.errors import BridgeError
 from bridge.event_loop import LARGE, offload
 from bridge.gate.audit.reading import about
@@ -61,6 +60,8 @@ from bridge.upstream.framing import (
     has_too_many_values,
 )
 
+logger = logging.getLogger(__name__)
+
 STDIO = "stdio"
 """The owner of the runs of the client on stdio."""
 
@@ -69,15 +70,39 @@ CANCELLED = "notifications/cancelled"
 PIECE_BYTES = select.PIPE_BUF
 """Written at once: a writable pipe takes this much without blocking."""
 
+MAX_MESSAGE_BYTES = 48 * 1024 * 1024
+"""Of a client's message: a program and a run's files, as base64 in lines."""
+
+TOO_MANY = f"The message holds too many values; at most {MAX_VALUES:,} are taken."
+
+NO_BATCHES = ErrorData(
+    code=INVALID_REQUEST,
+    message="Batches are not supported: send each message by itself. None of this one was read.",
+)
+"""The answer to an array of messages, which only protocol 2025-03-26 had."""
+
+_METHOD = b'"method"'  # In every request and, outside of values, in no response.
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A client's session that another bridge has begun."""
+
+    lines: Sequence[bytes] = ()  # The client's lines that set up the session.
+    # The unanswered requests, and why their responses are lost.
+    open: Mapping[RequestId, str] = field(default_factory=dict)
+    torn: bool = False  # Whether the bridge ended within a long message.
+    unread: bytes = b""  # The client's input that no bridge has taken.
+
 
 class Witness:
-    """Follows a client's messages. This one does nothing; a background bridge tells a front."""
+    """An observer of a client's messages. This one does nothing; `Link` reports to a front."""
 
     async def take(self, line: bytes | OversizeLine, message: JSONRPCMessage | None) -> None:
         """Take a line of the client, before its message is handled."""
 
     def note_writing(self, *, long: bool) -> None:
-        """Note that a long message is being written, or has been."""
+        """Note the beginning of a `long` message's writing, or its end."""
 
     def note_response(self, number: RequestId) -> None:
         """Note that a request's response was written."""
@@ -86,9 +111,9 @@ class Witness:
 class StdoutMessages(ObjectSendStream[SessionMessage]):
     """A write stream for the SDK's server, over a descriptor that may block.
 
-    It cancels `over` when the client has gone. `failure` has the reason. Responses to `answered`
-    requests are dropped, because an earlier bridge has sent them. Ids of the server's requests
-    follow `before`, so that an answer to an earlier bridge's request answers none of this one.
+    It cancels `over` when the client closes its end. `failure` has the reason. In a resumed session
+    it drops the responses to set-up requests, because the earlier bridge has sent them. Ids of the
+    server's requests follow `before`, so that a late answer to the earlier bridge matches none.
     """
 
     def __init__(
@@ -96,22 +121,23 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         fd: int,
         over: anyio.CancelScope,
         witness: Witness | None = None,
-        answered: Collection[RequestId] = (),
-        before: int = 0,
+        resumed: Resumed = Resumed(),
     ) -> None:
-        self.before = before
+        self.before = time.time_ns() // 1_000_000 if resumed.lines else 0
         self._fd = fd
         self._over = over
         self._witness = witness or Witness()
-        self._answered = set(answered)
+        set_up = map(decode_line, resumed.lines)
+        self._answered = {each.id for each in set_up if isinstance(each, JSONRPCRequest)}
         # There is usually one writer, and then nothing to wait for.
         self._lock = anyio.Lock(fast_acquire=True)
-        self._rest = memoryview(b"")
+        # The rest of a line: a line that was written in part ends here.
+        self._rest = memoryview(b"\n" if resumed.torn else b"")
         self._closed = False
         self.failure: OSError | None = None
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Write one message; if cancelled, write the rest of it before the next message."""
+        """Write one message; if cancelled, the next call writes the rest of it first."""
         message = item.message
         answers = message.id if isinstance(message, JSONRPCResponse | JSONRPCError) else None
         if answers in self._answered:
@@ -131,14 +157,6 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
             if answers is not None:
                 self._witness.note_response(answers)
 
-    async def resume(self, session: Resumed) -> None:
-        """End a message that was written in part, and answer the requests of a lost bridge."""
-        if session.torn:
-            self._rest = memoryview(b"\n")
-        for number, why in session.open.items():
-            error = ErrorData(code=INTERNAL_ERROR, message=why)
-            await self.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error)))
-
     async def _write_rest(self) -> None:
         written = 0
         while self._rest:
@@ -153,7 +171,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
                 try:
                     self._rest = self._rest[os.write(self._fd, self._rest[:PIECE_BYTES]) :]
                 except BlockingIOError:
-                    pass  # Another holder has made the pipe non-blocking and filled it.
+                    pass  # Another process has made the pipe non-blocking and filled it.
                 except OSError as error:
                     self.failure = self.failure or error
                     self._closed = True
@@ -169,8 +187,8 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
 def claimed(fd: int) -> Iterator[int]:
     """Yield a private descriptor of stdin (0) or stdout (1), for the messages alone.
 
-    Child processes and libraries use the usual descriptors. Meanwhile descriptor 0 reads as empty,
-    and descriptor 1 leads to stderr, or nowhere if there is no stderr.
+    Child processes and libraries use the usual descriptors. In this context descriptor 0 reads as
+    empty, and descriptor 1 leads to stderr, or nowhere if there is no stderr.
     """
     _flush()
     private = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -191,22 +209,6 @@ def claimed(fd: int) -> Iterator[int]:
 def _flush() -> None:
     if sys.stdout is not None:
         sys.stdout.flush()
-
-
-logger = logging.getLogger(__name__)
-
-MAX_MESSAGE_BYTES = 48 * 1024 * 1024
-"""Of a client's message: a program and a run's files, as base64 in lines."""
-
-TOO_MANY = f"The message holds too many values; at most {MAX_VALUES:,} are taken."
-
-NO_BATCHES = ErrorData(
-    code=INVALID_REQUEST,
-    message="Batches are not supported: send each message by itself. None of this one was read.",
-)
-"""The answer to an array of messages, which only protocol 2025-03-26 had."""
-
-_METHOD = b'"method"'  # In every request and, outside of values, in no response.
 
 
 async def is_too_complex(line: bytes) -> bool:
@@ -260,14 +262,14 @@ def _refusal(found: JSONRPCError, code: int, problem: str) -> MessageRefusal:
 
 
 class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
-    """A read stream for the SDK's server, over a descriptor that may block. One task reads.
+    """A read stream for the SDK's server, which one task reads. It answers unreadable requests.
 
-    It begins with the lines that an earlier bridge has `taken`, and answers unreadable requests.
+    It begins with the lines that an earlier bridge has `taken`.
     """
 
     def __init__(
         self,
-        source: InputReader,
+        source: Reader,
         writer: StdoutMessages,
         witness: Witness | None = None,
         taken: Iterable[bytes] = (),
@@ -332,7 +334,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
 
 
 def _follow(message: JSONRPCMessage, before: int) -> None:
-    """Have a server's request follow those of an earlier bridge."""
+    """Add `before` to the id of a server's request, or of its cancellation."""
     if isinstance(message, JSONRPCRequest):
         message.id = int(message.id) + before
     elif isinstance(message, JSONRPCNotification) and message.method == CANCELLED:
@@ -340,40 +342,18 @@ def _follow(message: JSONRPCMessage, before: int) -> None:
         message.params["requestId"] += before
 
 
-class InputReader(Protocol):
-    """A source of a client's bytes, as `Reader`."""
-
-    async def read(self) -> bytes: ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """A client's session that another bridge has begun.
-
-    Attributes:
-        lines: The client's lines that set up the session.
-        open: The unanswered requests, and why their responses are lost.
-        torn: Whether a message was written in part.
-    """
-
-    lines: Sequence[bytes] = ()
-    open: Mapping[RequestId, str] = field(default_factory=dict)
-    torn: bool = False
-
-
-def resumed_session(said: Mapping[str, Any], state_dir: Path) -> Resumed:
-    """Return the session that a front continues, with what its open requests had sent."""
+def resumed_session(session: Mapping[str, Any], state_dir: Path) -> Resumed:
+    """Return the session that a front continues, as `Front.session` describes it. Reads files."""
     return Resumed(
-        lines=[line.encode() for line in said.get("lines", ())],
-        open={json.loads(number): _fate(run, state_dir) for number, run in said.get("open", ())},
-        torn=said.get("torn", False),
+        lines=[line.encode() for line in session.get("lines", ())],
+        open={json.loads(number): _fate(run, state_dir) for number, run in session.get("open", ())},
+        torn=session.get("torn", False),
+        unread=session.get("unread", b""),
     )
 
 
 def _fate(run: str, state_dir: Path) -> str:
-    """Return an error for a request whose bridge ended before it had answered."""
+    """Return the error of a request whose bridge ended before the response."""
     text = "The background bridge ended before it had answered."
     if not run:
         return f"{text} It is not known to have begun a run; make the request again."
@@ -392,35 +372,34 @@ def _fate(run: str, state_dir: Path) -> str:
 
 async def serve_client(
     server: Server[Any],
-    source: InputReader,
+    source: Reader,
     out: int,
     witness: Witness | None = None,
     resumed: Resumed = Resumed(),
 ) -> None:
-    """Serve an MCP server to one client until its input ends."""
+    """Serve an MCP server to one client until its input ends.
+
+    Args:
+        out: The descriptor of the client's output.
+
+    Raises:
+        OSError: The client closed its output first.
+    """
     over = anyio.CancelScope()
-    answered = [
-        message.id
-        for line in resumed.lines
-        if isinstance(message := decode_line(line), JSONRPCRequest)
-    ]
-    before = time.time_ns() // 1_000_000 if resumed.lines else 0
-    writer = StdoutMessages(out, over, witness, answered, before)
+    writer = StdoutMessages(out, over, witness, resumed)
     reader = StdinMessages(source, writer, witness, resumed.lines)
     with over:
-        await writer.resume(resumed)
+        for number, why in resumed.open.items():
+            error = ErrorData(code=INTERNAL_ERROR, message=why)
+            await writer.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error)))
         await server.run(reader, writer, server.create_initialization_options())
     if writer.failure is not None:
         raise writer.failure
 
 
-async def serve_stdio(server: Server[Any], resumed: Resumed = Resumed(), read: bytes = b"") -> None:
-    """Serve an MCP server to one client on stdin and stdout until it closes stdin.
-
-    Args:
-        read: What was read from stdin before.
-    """
+async def serve_stdio(server: Server[Any], resumed: Resumed = Resumed()) -> None:
+    """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
     with claimed(1) as out, claimed(0) as into:
         reader = input_of(into)
-        reader.unread(read)
+        reader.unread(resumed.unread)
         await serve_client(server, reader, out, resumed=resumed)

@@ -318,8 +318,12 @@ class Callers:
         self._open: set[_OpenRequest] = set()
         self._recent: dict[Hashable, _RecentCaller] = {}
         self._refused = 0
-        self.have_been_asked = False
-        self.asked: Hashable = None  # The client that the server has asked last.
+        self.have_been_asked = False  # Other than for roots.
+        self._asked: Hashable = None  # The client that the server has asked last.
+
+    def asks_another_than(self, client: Hashable) -> bool:
+        """Whether the server has asked other clients, and thus serves no call of this one."""
+        return self.have_been_asked and self._asked != client
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -393,7 +397,7 @@ class Callers:
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         caller = self._attribute()
-        self.asked = caller.client
+        self._asked = caller.client
         if len(self._open) >= MAX_QUESTIONS:
             message = f"It has asked {MAX_QUESTIONS} questions that are open already."
             await caller.record_refusal(self._server, method, message)

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -62,6 +62,8 @@ PROBE_SECONDS = 10.0  # Least time for the response to a probe, after a timeout 
 
 ListName = Literal["tools", "resources", "prompts"]  # Lists with a `list_changed` notification.
 
+ListsChanged = Callable[..., None]  # Called with the names of the lists.
+
 _CHANGES: dict[type, ListName] = {
     **dict.fromkeys((ToolsListChanged, types.ToolListChangedNotification), "tools"),
     **dict.fromkeys((ResourcesListChanged, types.ResourceListChangedNotification), "resources"),
@@ -95,7 +97,7 @@ MAX_MESSAGE_BYTES = 64 * MEBIBYTE
 
 @dataclass(eq=False, repr=False)
 class PoolSettings:
-    """What all servers of a pool share."""
+    """The settings that all servers of a pool share. Timeouts are in seconds."""
 
     _: KW_ONLY
     log_dir: Path
@@ -150,12 +152,6 @@ class PoolSettings:
         )
 
 
-class ListsChanged(Protocol):
-    """A client's server, which learns that lists have changed."""
-
-    def lists_changed(self, *lists: ListName) -> None: ...
-
-
 class Connection:
     """A connection and its owner task."""
 
@@ -170,16 +166,16 @@ class Connection:
     task_required: frozenset[str] | None = None
     # Tools that only the server's own view may call.
     view_only: frozenset[str] = frozenset()
-    rootless = False  # Whether the server asked for roots and got none.
     # Exists once the server asked for the client's roots; set after the answer.
     roots_asked: anyio.Event | None = None
     roots_shared = False
-    given_roots: list[str] | None = None  # None if the server did not ask for them.
-    expected_roots: list[str] | None = None  # Of the client that started it, if known.
+    given_roots: list[str] | None = None  # The answer; None until the server asks.
+    expected_roots: list[str] | None = None  # Those of the client that started it, if known.
 
     def __init__(self, spec: ServerSpec, pool: PoolSettings, before: Connection | None) -> None:
         self.spec, self._pool = spec, pool
-        self.servers: dict[ListsChanged, None] = {}  # Those of the clients that use it, in order.
+        # The `lists_changed` of the clients' servers that use it, in order.
+        self.users: dict[ListsChanged, None] = {}
         self.endpoint = pool.endpoint(spec)
         self.roots = pool.roots_of(spec)
         self.call_timeout = spec.call_timeout or pool.call_timeout
@@ -197,7 +193,7 @@ class Connection:
         self.sharing = anyio.Lock()  # Held while a client gives its roots.
         self.updates = ResourceUpdates()
         self._login_address = ""
-        self._callers = Callers(self.spec.name)
+        self.callers = Callers(self.spec.name)
         self._stop = anyio.Event()
         self._probe_requested = anyio.Event()
         self._probe_patience = 0.0
@@ -207,33 +203,20 @@ class Connection:
         self._users = 0
         self._last_used = 0.0
         self._scope = anyio.CancelScope()
-        self._previous_ended: anyio.Event | None = None
-        self._earlier: BridgeError | None = None
+        self._previous_ended = before.ended if before else None
         # Until then callers do not wait for its start.
-        self._hurried_until: float = -math.inf
+        self._hurried_until: float = before._hurried_until if before else -math.inf
+        self._earlier = before.failure if before and self._hurried_until > -math.inf else None
         self._legacy = False
-        if before is not None:
-            self._previous_ended = before.ended
-            self._hurried_until = before._hurried_until
-            self._earlier = before.failure if before._hurried_until > -math.inf else None
-            # Over HTTP, after `initialize` the next one does not try `server/discover` first.
-            http = before.endpoint.transport == "http"
-            self._legacy = http and before.client is not None and not before.modern
+        if before and before.endpoint.transport == "http":
+            # After `initialize` the next one does not try `server/discover` first.
+            self._legacy = before.client is not None and not before.modern
 
     @property
     def usable(self) -> bool:
         """Whether it accepts new requests; true while it starts."""
         silent = self._silent_since > self.endpoint.last_heard
         return not (silent or self._retiring or self._stop.is_set())
-
-    @property
-    def asks(self) -> bool:
-        """Whether the server has asked a client something, other than its roots."""
-        return self._callers.have_been_asked
-
-    def belongs_to(self, client: Hashable) -> bool:
-        """Whether the server has asked this client, or serves no other one."""
-        return len(self.servers) == 1 or self._callers.asked == client
 
     @property
     def modern(self) -> bool:
@@ -263,7 +246,7 @@ class Connection:
         self._users += 1
         self.uses += 1
         try:
-            with self._callers.use():
+            with self.callers.use():
                 yield
         finally:
             self._users -= 1
@@ -379,8 +362,8 @@ class Connection:
                     # Declared to every server, even if the client lacks the capability:
                     # connections outlive clients, and a server's tools must not depend on the
                     # first client. A request that the client cannot serve gets an error.
-                    elicitation_callback=self._callers.elicit,
-                    sampling_callback=self._callers.sample,
+                    elicitation_callback=self.callers.elicit,
+                    sampling_callback=self.callers.sample,
                     # Some servers replace their configured directories by the client's roots.
                     list_roots_callback=None if self.roots == () else self._list_roots,
                     extensions={TASKS_EXTENSION: {}},
@@ -505,24 +488,23 @@ class Connection:
             if self.endpoint.direct is not None:
                 await self.endpoint.direct.report_progress(message.params)
         elif isinstance(message, types.LoggingMessageNotification):
-            await self._callers.log(message.params)
+            await self.callers.log(message.params)
 
     async def _list_roots(self, context: ClientRequestContext) -> types.ListRootsResult:
         if self.roots is not None:
             return types.ListRootsResult.model_validate(roots_result(self.roots))
         if self.roots_asked is None or self.roots_asked.is_set():
             self.roots_asked = anyio.Event()
-        answered, found = self.roots_asked, await self._callers.list_roots()
+        answered, found = self.roots_asked, await self.callers.list_roots()
         self.roots_shared = found is not None
         found = found or types.ListRootsResult(roots=[])
-        self.rootless = not found.roots
         self.given_roots = [str(root.uri) for root in found.roots]
         answered.set()
         return found
 
     def _lists_changed(self, *lists: ListName) -> None:
-        for server in tuple(self.servers):
-            server.lists_changed(*lists)
+        for lists_changed in tuple(self.users):
+            lists_changed(*lists)
 
     def _disconnect_flooding(self, requests: int) -> None:
         self.end_report = f"It made {requests:,} requests without waiting for the answers."

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import InitVar, dataclass
 from types import MappingProxyType
 
@@ -34,7 +33,6 @@ class Pool(PoolSettings):
 
     def __post_init__(self, specs: Iterable[ServerSpec]) -> None:
         self.environ = dict(self.environ)
-        self._stack = AsyncExitStack()
         self._is_owner = self.connections is None
         self._connections = Connections() if self.connections is None else self.connections
         self._servers: dict[str, UpstreamServer] = {}
@@ -45,13 +43,14 @@ class Pool(PoolSettings):
 
     async def __aenter__(self) -> Pool:
         if self._is_owner:
-            await self._stack.enter_async_context(self._connections)
+            await self._connections.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
-        # Without the body's exception, which the task group would wrap.
-        await self._stack.aclose()
+        if self._is_owner:
+            # Without the body's exception, which the task group would wrap.
+            await self._connections.__aexit__()
 
     def close(self) -> None:
         """Leave all servers; pending calls fail, and what no other client uses closes."""

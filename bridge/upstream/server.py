@@ -113,22 +113,18 @@ _CONNECTION_NUMBERS = itertools.count(1)
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState:
-    """A server as `servers` shows it.
-
-    Attributes:
-        state: "idle" before the first use and after an idle close; "failed" or "login required"
-            after a failed start or a broken connection, until the next request.
-        line: The last stderr line of its process, while it starts.
-        server_info: Its `name` and `version`, the `protocol` revision in use, `about` (its
-            introduction), and `changes`: "tools" if it announces changes of its tools.
-    """
+    """A server as `servers` shows it."""
 
     server: str
+    # "idle" before the first use and after an idle close; "failed" or "login required" after a
+    # failed start or a broken connection, until the next request.
     state: State
     error: str = ""
-    line: str = ""
+    line: str = ""  # The last stderr line of its process, while it starts.
     pid: int | None = None
     tool_count: int | None = None
+    # Its `name` and `version`, the `protocol` revision in use, `about` (its introduction), and
+    # `changes`: "tools" if it announces changes of its tools.
     server_info: Mapping[str, str] = field(default_factory=dict)
     restarts: int = 0
 
@@ -136,12 +132,7 @@ class ServerState:
 class UpstreamServer:
     """One server. Requests may come from any task and be cancelled at any time."""
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        pool: PoolSettings,
-        connections: Connections,
-    ) -> None:
+    def __init__(self, spec: ServerSpec, pool: PoolSettings, connections: Connections) -> None:
         self.spec = spec
         self._pool, self._connections = pool, connections
         self._share_key = share_key(spec, pool) if connections.are_shared else ""
@@ -149,9 +140,10 @@ class UpstreamServer:
         self._prepare = partial(requests.prepare, spec.name, max_bytes=pool.max_message_bytes)
         self._permitting = anyio.Lock()
         self._connection: Connection | None = None
-        self._roots: list[str] | None = None  # The client's, once a server asked for them.
-        self._agrees: list[str] | None = None  # What its server got, if equal to them.
-        self._client: Hashable = None  # The one whose runs call it.
+        # The client's roots, once a server asked for them, and the equal ones that it was given.
+        self._roots: list[str] | None = None
+        self._agreed: list[str] | None = None
+        self._client: Hashable = None  # The client of the last call.
         self._closed = False
         self._connections_made = 0
         self._connection_number = 0
@@ -194,7 +186,7 @@ class UpstreamServer:
     def close(self, *, drain: bool) -> None:
         self._closed = True
         if self._connection is not None:
-            self._connections.leave(self._connection, self, drain=drain)
+            self._connections.leave(self._connection, self.lists_changed, drain=drain)
 
     def forget(self, *lists: ListName) -> None:
         """Drop the cached lists of tools, of resources and their templates, or of prompts."""
@@ -206,8 +198,8 @@ class UpstreamServer:
             del self._offers[kind]
 
     def roots_changed(self) -> None:
-        self._agrees = None
-        if self._connection is not None and len(self._connection.servers) == 1:
+        self._agreed = None
+        if self._connection is not None and len(self._connection.users) == 1:
             self._connection.roots_shared = False
 
     def lists_changed(self, *lists: ListName) -> None:
@@ -340,7 +332,7 @@ class UpstreamServer:
         seconds = self.call_timeout if timeout is None else timeout
         call = self._prepare("tools/call", f"tool {tool!r}", tool, arguments, seconds)
         result = await self._send_and_resolve(call)
-        if self._connection is not None and self._connection.rootless:
+        if self._connection is not None and self._connection.given_roots == []:
             explain_missing_roots(result)
         return result
 
@@ -402,7 +394,7 @@ class UpstreamServer:
                     await self._share_roots(connection)
             if await self._has_own_roots(connection):
                 break
-            self._connections.leave(connection, self, drain=True)
+            self._connections.leave(connection, self.lists_changed, drain=True)
             self._connection = None
             connection = self._current()
         async with self._ready(connection, patient=patient):
@@ -420,7 +412,7 @@ class UpstreamServer:
 
     async def _share_roots(self, connection: Connection) -> None:
         """Give the client's roots to a server that asked for them at its start, before its call."""
-        client = connection.client if connection.roots is None and current_caller() else None
+        client = connection.client if current_caller() else None
         if client is None or connection.modern or connection.roots_shared:
             return
         with anyio.move_on_after(PROBE_SECONDS / 4), suppress(Exception):
@@ -441,9 +433,9 @@ class UpstreamServer:
 
     def _current(self) -> Connection:
         before = self._connection
-        if before and before.usable and before.asks and not before.belongs_to(self._client):
-            # The server serves the client that it has asked alone.
-            self._connections.leave(before, self, drain=True)
+        is_common = before is not None and before.usable and len(before.users) > 1
+        if before and is_common and before.callers.asks_another_than(self._client):
+            self._connections.leave(before, self.lists_changed, drain=True)
             self._share_key, before = "", None
         if self._closed:
             raise UpstreamError(
@@ -470,25 +462,24 @@ class UpstreamServer:
             connection = Connection(self.spec, self._pool, before)
             connection.expected_roots = self._roots
             self._connections.start(connection, self._share_key)
-        connection.servers[self] = None
+        connection.users[self.lists_changed] = None
         self._connection = connection
         return connection
 
     async def _has_own_roots(self, connection: Connection) -> bool:
         """Whether the server has this client's roots, or serves no other client."""
-        caller, several = current_caller(), len(connection.servers) > 1
-        if not several or connection.given_roots is None or caller is None:
+        given, caller = connection.given_roots, current_caller()
+        if len(connection.users) < 2 or given is None or caller is None or self._agreed is given:
             return True
-        if self._agrees is not connection.given_roots:
-            found = ListRootsResult(roots=[])
-            with suppress(CannotAskError, ValidationError):
-                answer = await caller.ask(self.spec.name, "roots/list", {})
-                found = ListRootsResult.model_validate(answer, by_name=False)
-            # Clients name equal directories differently.
-            self._roots = [str(root.uri) for root in found.roots]
-            if self._roots != connection.given_roots:
-                return False
-            self._agrees = connection.given_roots
+        answer = ListRootsResult(roots=[])
+        with suppress(CannotAskError, ValidationError):
+            wire = await caller.ask(self.spec.name, "roots/list", {})
+            answer = ListRootsResult.model_validate(wire, by_name=False)
+        # Clients name equal directories differently.
+        self._roots = [str(root.uri) for root in answer.roots]
+        if self._roots != connection.given_roots:
+            return False
+        self._agreed = connection.given_roots
         return True
 
     async def _reconnect(self, failure: UpstreamError) -> UpstreamError:

@@ -1,8 +1,8 @@
 """The connections of a bridge, and which of its clients share one.
 
-Clients share a server's process if each would start it in the same way. A server that keeps
-something for each client is not shared. Neither is one that has asked a client something, since
-the protocol does not say to whose call a question belongs.
+Clients share a server's process if each would start it in the same way. A server that keeps a state
+for its client is not shared. A server that has asked a client gets no further clients, because the
+protocol does not say to which call a question belongs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bridge.upstream.process import STOP_SECONDS, reap_orphans
 
 logger = logging.getLogger(__name__)
 
-LINGER_SECONDS = 60.0  # Of a shared process whose last client has gone: clients restart.
+LINGER_SECONDS = 60.0  # A shared process outlives its last client so long: clients restart.
 
 
 def share_key(spec: ServerSpec, pool: PoolSettings) -> str:
@@ -54,27 +54,23 @@ _OF_WINDOW = re.compile(
 """Matches variables of a terminal's window and of a client's process, which servers do not get."""
 
 _OF_CODEX = re.compile(r"[^:]*/(\.codex/tmp/arg0|@openai/codex-)[^:]*:")
-"""Matches what each process of Codex puts in front of PATH: programs for its own use."""
+"""Matches the directories that each process of Codex puts in front of PATH for its own use."""
 
 PROJECT = "CLAUDE_PROJECT_DIR"
-"""A variable with the client's directory that Claude Code passes, and servers may rely on."""
+"""Claude Code's variable with the client's directory, on which servers may rely."""
 
 
 def shared_environment(environ: Mapping[str, str], cwd: str) -> dict[str, str]:
-    """Return what servers get of a client's environment, equal for all clients of a directory."""
-    found = {name: value for name, value in environ.items() if not _OF_WINDOW.fullmatch(name)}
-    return {**found, "PATH": _OF_CODEX.sub("", environ.get("PATH", os.defpath)), PROJECT: cwd}
+    """Return the part of a client's environment that does not differ by window or process."""
+    common = {name: value for name, value in environ.items() if not _OF_WINDOW.fullmatch(name)}
+    return {**common, "PATH": _OF_CODEX.sub("", environ.get("PATH", os.defpath)), PROJECT: cwd}
 
 
 class Connections:
-    """All connections of a bridge, as an async context manager; leaving it closes them.
-
-    Args:
-        are_shared: Whether pools of several clients use them.
-    """
+    """All connections of a bridge, as an async context manager; leaving it closes them."""
 
     def __init__(self, *, are_shared: bool = False) -> None:
-        self.are_shared = are_shared
+        self.are_shared = are_shared  # Whether the pools of several clients use them.
         self._all: dict[Connection, str] = {}
         self._tasks: TaskGroup | None = None
         self._context = background_tasks()
@@ -100,11 +96,13 @@ class Connections:
         await self._context.__aexit__(None, None, None)
 
     def find(self, key: str, roots: list[str] | None) -> Connection | None:
-        """Return a connection that another client with this key, and these roots, may use."""
-        found = (each for each, its in self._all.items() if its == key and self.are_shared and key)
-        for each in found:
-            suits = roots in (None, each.given_roots, each.expected_roots)
-            if suits and each.usable and not each.asks:
+        """Return a connection that a further client with this key and these roots may use.
+
+        Without a key there is none. Roots are URIs, or None if they are not known.
+        """
+        for each, its_key in self._all.items():
+            suits = key == its_key and roots in (None, each.given_roots, each.expected_roots)
+            if key and suits and each.usable and not each.callers.have_been_asked:
                 return each
         return None
 
@@ -115,13 +113,13 @@ class Connections:
         self._tasks.start_soon(self._own, connection)
 
     def leave(self, connection: Connection, user: ListsChanged, *, drain: bool) -> None:
-        """End a server's use of a connection, and close it if it was the last."""
-        connection.servers.pop(user, None)
-        if connection.servers:
+        """End a client's use; close the connection after the last use, if `drain` gracefully."""
+        connection.users.pop(user, None)
+        if connection.users:
             return
         if drain:
             connection.retire()
-        elif self.are_shared and self._all.get(connection) and self._tasks is not None:
+        elif self._all.get(connection) and self._tasks is not None:
             self._tasks.start_soon(self._linger, connection)
         else:
             connection.stop()
@@ -129,7 +127,7 @@ class Connections:
     async def _linger(self, connection: Connection) -> None:
         with anyio.move_on_after(LINGER_SECONDS):
             await connection.ended.wait()
-        if not connection.servers:
+        if not connection.users:
             connection.retire()
 
     async def _own(self, connection: Connection) -> None:
@@ -139,11 +137,13 @@ class Connections:
             del self._all[connection]
 
     def report(self) -> list[dict[str, Any]]:
-        """Return each process with the count of clients that use it."""
+        """Return each connection's server and definition, process id and count of clients."""
         return [
             {
-                **{"server": each.spec.name, "definition": each.spec.definition},
-                **{"pid": each.endpoint.pid, "clients": len(each.servers)},
+                "server": each.spec.name,
+                "definition": each.spec.definition,
+                "pid": each.endpoint.pid,
+                "clients": len(each.users),
             }
             for each in self._all
         ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.background.commands import running
+from bridge.cli.background import ask_all
 from tests.background.rig import Person, person, wait_for
 
 
@@ -24,7 +24,7 @@ def shared_user(shared_home: Person, request: pytest.FixtureRequest) -> Iterator
     somebody = Person(shared_home.home, project=Path(request.node.name))
     somebody.add_servers()
     yield somebody
-    wait_for(lambda: not any(each["clients"] for each in running(somebody.environ)))
+    wait_for(lambda: not any(each["clients"] for each in ask_all(somebody.environ)))
 
 
 @pytest.fixture

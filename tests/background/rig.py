@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bridge.background.commands import running
-from bridge.background.place import Place, directory_of, places
+from bridge.background_place import Place, directory_of, places
+from bridge.cli.background import ask_all
 from tests.processes import processes
 
 PATIENCE = 60.0  # Seconds for an answer on a machine that does other things too.
@@ -76,7 +76,7 @@ class Person:
 
     def status(self) -> dict[str, Any]:
         """What the only background bridge says of itself."""
-        [found] = running(self.environ)
+        [found] = ask_all(self.environ)
         return found
 
     def places(self) -> list[Place]:
@@ -205,11 +205,12 @@ class Client:
             message = {"method": "torn"}
         return message
 
-    def waiting_bytes(self) -> int:
-        """How many bytes of output wait in the pipe."""
-        assert self.process.stdout is not None
+    def waiting_bytes(self, *, sent: bool = False) -> int:
+        """How many bytes wait in the pipe of the output, or of what was sent."""
+        stream = self.process.stdin if sent else self.process.stdout
+        assert stream is not None
         count = array("i", [0])
-        fcntl.ioctl(self.process.stdout, termios.FIONREAD, count)
+        fcntl.ioctl(stream, termios.FIONREAD, count)
         return count[0]
 
     def read(self, most: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bridge.background.place import Place, place_for, process_start
+from bridge.background_place import Place, place_for, process_start
 from tests.background.rig import PATIENCE, RECORDER, Person, wait_for
 
 INITIALIZE = {
@@ -33,7 +33,7 @@ INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
 class RawFront:
-    """A front whose frames a test writes itself. The bridge must run."""
+    """A front whose input a test writes itself. The bridge must run."""
 
     def __init__(self, user: Person, **session: Any) -> None:
         [place] = user.places()
@@ -63,11 +63,11 @@ class RawFront:
 
     def write(self, data: bytes) -> int:
         """Write client input; return its size."""
-        self._link.sendall(b"L%d\n%s" % (len(data), data))
+        self._link.sendall(data)
         return len(data)
 
     def end_input(self) -> None:
-        self._link.sendall(b"E0\n")
+        self._link.shutdown(socket.SHUT_WR)
 
     def told(self) -> dict[str, Any]:
         while b"\n" not in self._untold:
@@ -202,19 +202,22 @@ def test_input_that_a_lost_bridge_had_taken_is_not_given_to_the_next_one(user: P
                 select.select([], [client.process.stdin], [], 1.0)
             client.process.send_signal(signal.SIGSTOP)
             # More than the front reads at once; it also has more to send.
-            first.sendall(b'{"taken":0}\n' * 7_000 + b'{"taken":%d,"begun":"1"}\n' % size)
+            waiting = client.waiting_bytes(sent=True)
+            taken = b'{"taken":%d,"begun":"1"}\n' % (size - waiting)
+            first.sendall(b'{"taken":0}\n' * 7_000 + taken)
             first.close()
+            client.process.stdin.close()
             client.process.send_signal(signal.SIGCONT)
             second, _ = listener.accept()
             with second:
                 second.settimeout(PATIENCE)
                 second.sendall(b"{}\n")
                 data = b""
-                while b"\nL" not in data:
-                    data += second.recv(100_000)
-                hello, _, frame = data.partition(b"\n")
+                while piece := second.recv(100_000):
+                    data += piece
+                hello, _, rest = data.partition(b"\n")
                 assert json.loads(hello)["serve"]["open"] == [["1", ""]]
-                assert frame.startswith(b"L0\n")
+                assert rest == b"x" * waiting
     os.close(lock)
 
 

@@ -15,7 +15,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from bridge.background.place import UnavailableError, directory_of, place_for
+from bridge.background_place import UnavailableError, directory_of, place_for
 from tests.background.rig import Client, Person, text_of, wait_for
 
 SERVED_ALONE = "mcp-code-bridge serves alone"

@@ -17,8 +17,15 @@ import pytest
 
 from bridge.background.front import serves
 from bridge.cli import main as cli
-from bridge.cli.app import COMMANDS, describe_command, make_command, read_words
-from bridge.cli.line import SERVE, Invocation, handler_of, with_default
+from bridge.cli.app import (
+    COMMANDS,
+    SERVE,
+    Invocation,
+    describe_command,
+    handler_of,
+    make_command,
+    read_words,
+)
 from bridge.cli.output import is_drawn
 from bridge.cli.run import exit_status, show
 from bridge.model import Finding, RunResult, Usage
@@ -171,7 +178,7 @@ def test_repeated_words_are_all_taken() -> None:
 def test_words_without_a_command_serve(
     words: list[str], flags: dict[str, str], http: str | None
 ) -> None:
-    read = read_words(with_default(words))
+    read = read_words(words)
     assert isinstance(read, Invocation)
     assert (read.handler, read.flags, read.arguments["http"]) == (SERVE, flags, http)
 

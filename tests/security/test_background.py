@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.background.place import directory_of
+from bridge.background_place import directory_of
 from bridge.sandbox.process import landlock
 from bridge.settings import load, private_places
 from tests.background.conftest import user

@@ -1,4 +1,4 @@
-"""`background`: shows and ends the background bridges of this user."""
+"""`background`: shows and ends this user's background bridges."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 
-from bridge.background.front import START_SECONDS, ask
-from bridge.background.place import (
+from bridge.background_place import (
+    START_SECONDS,
     Place,
     UnavailableError,
+    ask,
     directory_of,
     place_for,
     places,
@@ -30,14 +31,14 @@ LOG_NAME = "background.log"  # In the state directory.
 
 async def status(settings: Settings, *, as_json: AsJson = False) -> int:
     """Show the running background bridges, their clients and their servers' processes."""
-    found = await anyio.to_thread.run_sync(running, settings.environ)
+    bridges = await anyio.to_thread.run_sync(ask_all, settings.environ)
     if as_json:
-        write_json(found, indent=2)
+        write_json(bridges, indent=2)
         return 0
-    if not found:
+    if not bridges:
         write_err("No background bridge runs. The next client starts one.\n")
-    for each in found:
-        write_out(_described(each))
+    for report in bridges:
+        write_out(_describe(report))
     return 0
 
 
@@ -60,30 +61,30 @@ async def logs(settings: Settings, *, number: Annotated[int, count("how many lin
     return 0
 
 
-def places_of(environ: Mapping[str, str], state: str = "") -> list[Place]:
-    """Return the places of bridges with a state directory, or of all."""
-    found = places(directory_of(environ))
-    return [each for each in found if state in ("", each.read_record().get("state"))]
+def _places(environ: Mapping[str, str], state: str) -> list[Place]:
+    """Return the places of bridges with a state directory, or of all for an empty one."""
+    recorded = places(directory_of(environ))
+    return [place for place in recorded if state in ("", place.read_record().get("state"))]
 
 
-def running(environ: Mapping[str, str], state: str = "") -> list[dict[str, Any]]:
-    """Return what each running bridge, or each of a state directory, says of itself; blocks."""
-    found = []
-    for place in places_of(environ, state):
+def ask_all(environ: Mapping[str, str], state: str = "") -> list[dict[str, Any]]:
+    """Return the reports of the running bridges, all or of a state directory. Blocks."""
+    reports = []
+    for place in _places(environ, state):
         with suppress(UnavailableError, OSError):
-            if said := ask(place):
-                found.append(said)
-    return found
+            if report := ask(place):
+                reports.append(report)
+    return reports
 
 
 def end_all(environ: Mapping[str, str], drain_seconds: float, state: str = "") -> None:
-    """End the background bridges, all or of a state directory; blocks until they have ended.
+    """End the background bridges, all or of a state directory. Blocks until they have ended.
 
     Raises:
-        BridgeError: One does not end.
+        BridgeError: A bridge still runs 30 s after its runs have had `drain_seconds` to end.
     """
     ended = 0
-    for place in places_of(environ, state):
+    for place in _places(environ, state):
         number = place.process()
         if number is None:
             continue
@@ -101,7 +102,7 @@ def end_all(environ: Mapping[str, str], drain_seconds: float, state: str = "") -
 
 
 def check(settings: Settings) -> dict[str, Any]:
-    """Return which background bridges run where, or why clients use none; blocks."""
+    """Return the sockets' directory, why clients do not use it, and the bridges. Blocks."""
     environ, problem = settings.environ, ""
     try:
         place_for((), environ)
@@ -109,28 +110,26 @@ def check(settings: Settings) -> dict[str, Any]:
         problem = str(error)
     if settings.background == "off":
         problem = f"{settings.place('background')} is off"
-    bridges = running(environ)
-    return {"directory": directory_of(environ), "problem": problem, "bridges": bridges}
+    return {"directory": directory_of(environ), "problem": problem, "bridges": ask_all(environ)}
 
 
-def describe(found: Mapping[str, Any]) -> str:
-    """Describe what `check` has found."""
-    if found["problem"]:
-        said = f"not used, so each client starts a bridge of its own: {found['problem']}"
-    elif found["bridges"]:
-        said = f"{counted(len(found['bridges']), 'bridge')} in {found['directory']}"
+def describe(facts: Mapping[str, Any]) -> str:
+    """Describe the facts of `check` in lines for `doctor`."""
+    bridges = facts["bridges"]
+    if facts["problem"]:
+        use = f"not used, so each client starts a bridge of its own: {facts['problem']}"
+    elif bridges:
+        use = f"{counted(len(bridges), 'bridge')} in {facts['directory']}"
     else:
-        said = f"none runs; the next client starts one in {found['directory']}"
-    lines = "".join(map(_described, found["bridges"])).splitlines()
-    return "\n      ".join([f"background: {said}", *lines]) + "\n"
+        use = f"none runs; the next client starts one in {facts['directory']}"
+    lines = "".join(map(_describe, bridges)).splitlines()
+    return "\n      ".join([f"background: {use}", *lines]) + "\n"
 
 
-def _described(each: Mapping[str, Any]) -> str:
-    lines = [f"process {each['pid']} since {each['since']}, {counted(each['runs'], 'run')}"]
-    lines += [f"  client in {client['cwd']} since {client['since']}" for client in each["clients"]]
-    lines += [
-        f"  server {server['server']}: process {server['pid']}, "
-        f"{counted(server['clients'], 'client')}"
-        for server in each["servers"]
-    ]
+def _describe(report: Mapping[str, Any]) -> str:
+    lines = [f"process {report['pid']} since {report['since']}, {counted(report['runs'], 'run')}"]
+    lines += [f"  client in {each['cwd']} since {each['since']}" for each in report["clients"]]
+    for each in report["servers"]:
+        users = counted(each["clients"], "client")
+        lines.append(f"  server {each['server']}: process {each['pid']}, {users}")
     return visible("\n".join(lines)) + "\n"
