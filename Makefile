@@ -189,6 +189,12 @@ soak: packages venv ## thousands of adversarial runs, RUNS of them; the host has
 soak-sessions: venv ## servers that lose 200 sessions in random ways, in an hour: no call is stuck or repeated, nothing is left
 	@$(VENV)/python -m benchmarks.lost_sessions
 
+FLEET_SECONDS ?= 1800
+
+.PHONY: soak-shared
+soak-shared: packages venv ## three bridges on one PostgreSQL under random faults, FLEET_SECONDS long: nothing is doubled, lost or left
+	@$(VENV)/python -m benchmarks.shared_soak --seconds $(FLEET_SECONDS)
+
 # Of claude, codex, gemini, qwen, opencode, copilot; all unless given.
 CLIENTS ?=
 

@@ -100,10 +100,10 @@ class ChannelClosedError(SandboxError, code="channel_closed"):
 
 
 class SandboxLostError(ChannelClosedError, code="sandbox_lost"):
-    """A sandbox on another machine was lost. Check on the servers which calls happened."""
+    """A sandbox on another machine was lost, and not by its program. Run the program again."""
 
     default_remedy = (
-        "Its calls may have happened: read the receipt before running the program again."
+        "Run this again, unchanged, with `retry_of`: calls that were answered are not repeated."
     )
 
 
@@ -133,7 +133,7 @@ class ApprovalRefusedError(RefusedError, code="approval_refused"):
 
 
 class AuditError(RefusedError, code="audit_unavailable"):
-    """A call was refused because the audit log could not record it."""
+    """A call was refused because the audit log, or the shared store, could not record it."""
 
 
 class UpstreamError(BridgeError, code="upstream", exit_status=4):
@@ -355,8 +355,8 @@ CODES: Mapping[str, Kind] = {
     "cluster_refused": Kind(
         SandboxError,
         "A cluster refuses the bridge's account.",
-        remedy="Log in again, or give the account create, get, list, patch and delete of pods, and "
-        "get and create of pods/attach.",
+        remedy="Log in again, or give the account create, get, list, patch and delete of pods and "
+        "leases, get and create of pods/attach, and list of resourcequotas.",
     ),
     "quota": Kind(
         SandboxError,
@@ -368,8 +368,6 @@ CODES: Mapping[str, Kind] = {
         "A cluster or the hosts have no room for a sandbox.",
         remedy="Try again later; or add nodes, hosts or slots, or ask for less memory per run.",
     ),
-    "node_lost": Kind(SandboxLostError, "A sandbox's machine does not answer, or was shut down."),
-    "pod_evicted": Kind(SandboxLostError, "A cluster evicted a pod."),
     "pod_deadline": Kind(SandboxLostError, "A pod exceeded its deadline."),
     "call_budget": Kind(
         RefusedError,

@@ -21,7 +21,7 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 79_963, "tests": 82_653, "limits": 247, "exceptions": 45, "twins": 3}
+CEILINGS = {"bridge": 80_302, "tests": 83_739, "limits": 247, "exceptions": 45, "twins": 3}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},
@@ -34,6 +34,7 @@ GRANTS = {
     "shared resources have owners: acts that carry information": {"bridge": 300, "tests": 400},
     "configurations are read as their clients read them": {"bridge": 200, "tests": 600},
     "what a person reads, decides and sees": {"bridge": 400, "tests": 800},
+    "several bridges and many pods lose nothing": {"bridge": 500, "tests": 1_200},
 }
 """What a feature may add to each ceiling."""
 

@@ -31,14 +31,15 @@ from bridge.server.tools import COMMAND_OUTPUT_SCHEMA, COMMAND_TOOL, command_too
 from bridge.settings import (
     FLAGS,
     OTHER_VARIABLES,
+    PROFILE_KEYS,
     SETTINGS,
+    ProfileSpec,
     Settings,
     dependencies,
     directories,
     kubernetes,
     parsers,
     policy,
-    profiles,
     variable,
 )
 from bridge.settings import fields as declared
@@ -164,9 +165,9 @@ def _other_variables() -> Iterator[str]:
 
 def _profiles() -> Iterator[str]:
     yield from ["### `[profiles.NAME]`", ""]
-    yield prose(profiles).partition("\n\n")[2]
+    yield prose(ProfileSpec).partition("\n\n")[2]
     yield ""
-    rows = [[code(name), text] for name, text in section(profiles.ProfileSpec, "Keys").items()]
+    rows = [[code(name), text] for name, text in section(ProfileSpec, "Keys").items()]
     strict, standard = Settings(profile="strict"), Settings()
     changed = [
         code(f"{name} = {default_text(getattr(strict, name)).strip('`')}")
@@ -175,7 +176,7 @@ def _profiles() -> Iterator[str]:
     ]
     yield f"Strict always has {', '.join(changed)}, and the [limits](#limits-of-a-run) below."
     yield ""
-    names = ", ".join(map(code, sorted(profiles.KEYS)))
+    names = ", ".join(map(code, sorted(PROFILE_KEYS)))
     yield from table(["key", "what it says"], [*rows, [names, "as above"]])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bridge.gate.audit import AuditLog
+from bridge.gate.audit.log import AuditLog
 from bridge.gate.audit.reading import LogReport, verify
 from bridge.gate.policy import CallFacts, Decision
 

@@ -13,6 +13,8 @@ import anyio
 from bridge.model import RunRequest, RunResult, SessionReport
 from bridge.runs import Engine
 from bridge.settings import Settings
+from bridge.store import Store
+from bridge.store.schema import sessions
 from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 
@@ -35,6 +37,11 @@ async def value(engine: Engine, code: str, **fields: Any) -> Any:
 def told(result: RunResult) -> SessionReport:
     assert result.session is not None
     return result.session
+
+
+def saved_sessions(state: Path) -> int:
+    """Return the number of sessions in the store of a state directory."""
+    return len(Store(state).query(sessions.select()))
 
 
 def waits_for(path: Path, *, said: Path) -> str:

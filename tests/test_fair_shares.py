@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.model import PERSON_OWNERS, owner_digest
 from bridge.sessions.admission import gives_up_place, place_for
-from bridge.store.retention import Thing, surplus
+from bridge.store.retention import StoredItem, surplus
 
 
 class Taken(NamedTuple):
@@ -20,71 +21,67 @@ class Taken(NamedTuple):
 
 
 CONTENTS = {"a": 0, "b": 1, "c": 10, "d": 25, "e": 40}
-THINGS = st.lists(
-    st.builds(
-        lambda party, caller, content: Thing(
-            party, f"{party} {caller}", content, CONTENTS[content]
-        ),
-        st.sampled_from(["person", "others"]),
-        st.sampled_from(["one", "two", "three"]),
-        st.sampled_from(list(CONTENTS)),
-    ),
-    max_size=25,
+OWNERS = [*map(owner_digest, PERSON_OWNERS), "one", "two", "three"]
+ITEMS = st.lists(
+    st.tuples(st.sampled_from(OWNERS), st.sampled_from(list(CONTENTS))), max_size=25
+).map(
+    lambda made: [
+        StoredItem(owner, str(number), number, content, CONTENTS[content])
+        for number, (owner, content) in enumerate(made)
+    ]
 )
 CALLERS = st.sampled_from(["ada", "bob", "eve", "joe"])
 TAKEN = st.lists(st.builds(Taken, CALLERS, st.booleans()), max_size=8)
 
 
-def holds(things: Sequence[Thing], **whose: str) -> int:
+def holds(items: Sequence[StoredItem], whose: tuple[str, ...] = ()) -> int:
     """Return how much is held in all, by a party or by a caller: each content once."""
-    mine = [one for one in things if all(getattr(one, key) == whose[key] for key in whose)]
-    return sum({one.content: one.size for one in mine}.values())
+    mine = [one for one in items if one.caller[: len(whose)] == whose]
+    return sum({one.digest: one.size for one in mine}.values())
 
 
-def without(things: Sequence[Thing], gone: Sequence[int]) -> list[Thing]:
-    return [thing for place, thing in enumerate(things) if place not in gone]
+def without(items: Sequence[StoredItem], gone: Sequence[StoredItem]) -> list[StoredItem]:
+    return [one for one in items if one not in gone]
 
 
-@given(THINGS, st.integers(0, 120))
+@given(ITEMS, st.integers(0, 120))
 def test_what_stays_is_within_the_budget_and_no_more_goes_than_has_to(
-    things: list[Thing], budget: int
+    items: list[StoredItem], budget: int
 ) -> None:
-    gone = surplus(things, budget)
+    gone = surplus(items, budget)
     assert len(set(gone)) == len(gone)
-    assert holds(without(things, gone)) <= budget
-    assert not gone or holds(without(things, gone[:-1])) > budget
-    assert surplus(without(things, gone), budget) == []
+    assert holds(without(items, gone)) <= budget
+    assert not gone or holds(without(items, gone[:-1])) > budget
+    assert surplus(without(items, gone), budget) == []
 
 
 @pytest.mark.guarantee("shares")
-@given(THINGS, st.integers(0, 120))
+@given(ITEMS, st.integers(0, 120))
 def test_nothing_of_one_with_less_than_a_share_goes_while_another_has_more(
-    things: list[Thing], budget: int
+    items: list[StoredItem], budget: int
 ) -> None:
-    gone = surplus(things, budget)
-    for number, place in enumerate(gone):
-        left, loser = without(things, gone[:number]), things[place]
-        parties = {one.party for one in left}
-        part = holds(left, party=loser.party)
-        assert part == max(holds(left, party=party) for party in parties)
+    gone = surplus(items, budget)
+    for number, loser in enumerate(gone):
+        left = without(items, gone[:number])
+        parties = {one.caller[:1] for one in left}
+        part = holds(left, loser.caller[:1])
+        assert part == max(holds(left, party) for party in parties)
         assert part * len(parties) > budget
-        callers = {one.caller for one in left if one.party == loser.party}
-        own = holds(left, caller=loser.caller)
-        assert own == max(holds(left, caller=caller) for caller in callers)
+        callers = {one.caller for one in left if one.caller[0] == loser.caller[0]}
+        own = holds(left, loser.caller)
+        assert own == max(holds(left, caller) for caller in callers)
         assert own * len(callers) >= part
         assert [one for one in left if one.caller == loser.caller][0] is loser
 
 
-@given(THINGS, st.integers(0, 120), st.integers(0, 120), st.integers(0, 25))
+@given(ITEMS, st.integers(0, 120), st.integers(0, 120), st.integers(0, 25))
 def test_what_goes_is_the_same_in_one_go_and_in_several(
-    things: list[Thing], budget: int, lower: int, some: int
+    items: list[StoredItem], budget: int, lower: int, some: int
 ) -> None:
-    gone = surplus(things, max(budget, lower))
-    assert surplus(things, min(budget, lower))[: len(gone)] == gone
+    gone = surplus(items, max(budget, lower))
+    assert surplus(items, min(budget, lower))[: len(gone)] == gone
     first = gone[:some]
-    places = [place for place in range(len(things)) if place not in first]
-    again = surplus(without(things, first), max(budget, lower))
-    assert [*first, *(places[place] for place in again)] == gone
+    assert [*first, *surplus(without(items, first), max(budget, lower))] == gone
 
 
 @pytest.mark.guarantee("shares")
@@ -134,15 +131,6 @@ def test_who_waits_is_not_waited_for_by_callers_with_less_and_gets_what_is_given
         # A giver, or a caller with as much, does not get it back at once.
         assert place_for(giver, left, places, [caller]) != "free"
         assert place_for(caller, left, places) == "free"
-
-
-def test_the_place_is_one_of_who_has_most_and_not_of_one_who_has_just_a_share() -> None:
-    ada, eve = [Taken("ada", False)] * 3, [Taken("eve", False)] * 4
-    assert place_for("joe", [*ada, *eve], 7) == 3
-    taken = [*ada[:2], *[Taken("eve", True)] * 3, Taken("joe", True)]
-    assert place_for("joe", taken, 6) == "wait"
-    assert gives_up_place("eve", taken, 6, ["joe"])
-    assert not gives_up_place("ada", taken, 6, ["joe"])
 
 
 def test_a_place_that_is_free_is_for_who_waits_for_it() -> None:

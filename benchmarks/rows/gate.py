@@ -18,7 +18,7 @@ from benchmarks.bridge_client import Bridge, configure, open_bridge
 from benchmarks.engines import Engine
 from benchmarks.figures import median
 from benchmarks.results import Measurement
-from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit.log import AuditLog, RunAudit
 from bridge.gate.journal import Journals
 from bridge.gate.pins import Pins
 from bridge.gate.pipeline import Gate, Grant

@@ -18,30 +18,25 @@ from pathlib import Path
 
 from bridge.errors import ArtifactStoreError, InvalidRequestError
 from bridge.model import Artifact
-from bridge.store import StoreError
 from bridge.store.blobs import OpenBlob
 
 HEAD = 4096  # Bytes at the beginning that decide the type.
 
 TEXT = "text/plain"
 
-_SIGNATURES: tuple[tuple[bytes, str], ...] = (
+_SIGNATURES: tuple[tuple[bytes | tuple[bytes, ...], str], ...] = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
+    ((b"GIF87a", b"GIF89a"), "image/gif"),
     (b"%PDF-", "application/pdf"),
-    (b"PK\x03\x04", "application/zip"),
-    (b"PK\x05\x06", "application/zip"),
+    ((b"PK\x03\x04", b"PK\x05\x06"), "application/zip"),
     (b"\x1f\x8b", "application/gzip"),
     (b"PAR1", "application/vnd.apache.parquet"),
     (b"SQLite format 3\x00", "application/vnd.sqlite3"),
     (b"\x7fELF", "application/x-executable"),
     (b"MZ", "application/x-msdownload"),
-    (b"\xfe\xed\xfa\xce", "application/x-mach-binary"),
-    (b"\xfe\xed\xfa\xcf", "application/x-mach-binary"),
-    (b"\xce\xfa\xed\xfe", "application/x-mach-binary"),
-    (b"\xcf\xfa\xed\xfe", "application/x-mach-binary"),
+    ((b"\xfe\xed\xfa\xce", b"\xfe\xed\xfa\xcf"), "application/x-mach-binary"),
+    ((b"\xce\xfa\xed\xfe", b"\xcf\xfa\xed\xfe"), "application/x-mach-binary"),
     (b"\xca\xfe\xba\xbe", "application/x-mach-binary"),
     (b"#!", "text/x-script"),
 )
@@ -253,9 +248,8 @@ def translate_errors(doing: str, root: Path | str) -> Iterator[None]:
         else:
             reason = error.strerror or str(error) or type(error).__name__
             message = f"Artifacts cannot be {doing}: {reason}."
-            remedy = "Only this user may have write access to the directory."
-            if isinstance(error, StoreError) and error.remedy:
-                remedy = error.remedy
+            remedy = getattr(error, "remedy", "")
+            remedy = remedy or "Only this user may have write access to the directory."
         raise ArtifactStoreError(message, remedy=remedy, host_detail=f"[{root}]") from error
 
 
@@ -302,10 +296,10 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True)
 class PartialContent:
-    """The part of an artifact in one response, as text or as bytes."""
+    """The part of an artifact in one response."""
 
-    data: bytes = b""
-    text: str | None = None
+    data: bytes
+    text: str | None  # None if it is no text.
     # The range of bytes, of all.
     start: int
     end: int
@@ -344,13 +338,12 @@ def read_part(content: Content, part: Part) -> PartialContent:
     wanted = min(size - start, MAX_ANSWER if part.length is None else part.length, MAX_ANSWER)
     # Only the whole content can be checked against its digest.
     data = content.whole() if wanted == size else content.read(start, wanted + SPARE)
-    begin, end, answer = text_answer(data, start, wanted, size) if text else (start, 0, None)
-    if answer is None:
-        data = data[:wanted]
-        begin, end = start, start + len(data)
+    begin, end, answer = start, start + len(data[:wanted]), None
+    if text:
+        begin, end, answer = text_answer(data, start, wanted, size)
     more = f"offset={end}" + ("" if part.length is None else f"&length={part.length}")
     return PartialContent(
-        data=b"" if answer is not None else data,
+        data=data[:wanted],
         text=answer,
         start=begin,
         end=end,
@@ -385,7 +378,7 @@ def _read_lines(content: Content, part: Part) -> PartialContent:
         more = f"offset={end}"
     return PartialContent(
         text=text,
-        data=b"" if text is not None else data,
+        data=data,
         start=span.start,
         end=end,
         size=size,

@@ -12,12 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
-from pathlib import Path
 from time import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
@@ -28,11 +25,12 @@ from bridge.model import STREAMS, Artifact, ArtifactKind, Provenance, owner_dige
 from bridge.settings import Settings, store_of
 from bridge.store import Store, StoreError, Transaction
 from bridge.store.blobs import Unfinished
-from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
+from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove, may_remove
+from bridge.store.store import select, table
 from bridge.text import counted, valid_text, visible
 
 if TYPE_CHECKING:
-    from sqlalchemy import Row, Table
+    from sqlalchemy import Row
 
 
 logger = logging.getLogger(__name__)
@@ -46,59 +44,44 @@ Origin = Callable[[], Provenance | None]
 
 
 @dataclass(eq=False)
-class Quota:
-    """A run's quota of artifacts and bytes. Thread-safe."""
-
-    _total: int
-    _used: int = 0
-    _count: int = 0
-    _changing: threading.Lock = field(default_factory=threading.Lock)
-
-    def begin(self) -> None:
-        with self._changing:
-            if self._count >= MAX_RUN_ENTRIES:
-                message = f"This run has stored {MAX_RUN_ENTRIES:,} files and outputs: the limit."
-                remedy = "Put many small files into an archive."
-                raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
-            self._count += 1
-
-    def take(self, size: int) -> None:
-        with self._changing:
-            if self._used + size > self._total:
-                message = f"A run may store {self._total:,} bytes, and this one exceeds them."
-                remedy = (
-                    "MCP_BRIDGE_ARTIFACT_RUN_BYTES sets how much, within MCP_BRIDGE_ARTIFACT_BYTES."
-                )
-                raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
-            self._used += size
-
-    def give_back(self, size: int) -> None:
-        with self._changing:
-            self._used -= size
-            self._count -= 1
-
-
-@dataclass(frozen=True)
 class RunArtifacts:
-    """Adds artifacts to one run, within its quota."""
+    """Adds artifacts to one run, within its quota of artifacts and bytes. Thread-safe."""
 
     store: ArtifactStore
     owner: str
     run_id: str
     origin: Origin = lambda: None
+    _size: int = 0
+    _count: int = 0
+    _changing: threading.Lock = field(default_factory=threading.Lock)
 
-    @cached_property
-    def quota(self) -> Quota:
-        return self.store.quota(self.owner, self.run_id)
+    def take(self, size: int, count: int = 0) -> None:
+        """Use a part of the quota; negative numbers give it back."""
+        # A run with more than the whole store would lose its own first files.
+        most = min(self.store.run_bytes, self.store.total_bytes)
+        with self._changing:
+            if count > 0 and self._count >= MAX_RUN_ENTRIES:
+                message = f"This run has stored {MAX_RUN_ENTRIES:,} files and outputs: the limit."
+                remedy = "Put many small files into an archive."
+            elif size > 0 and self._size + size > most:
+                message = f"A run may store {most:,} bytes, and this one exceeds them."
+                remedy = "MCP_BRIDGE_ARTIFACT_RUN_BYTES sets it, within MCP_BRIDGE_ARTIFACT_BYTES."
+            else:
+                self._size += size
+                self._count += count
+                return
+        raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
 
     def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
         """Begin an artifact; the store lists it once it is finished."""
-        self.quota.begin()
+        if not _RUN.fullmatch(self.run_id):
+            raise ValueError(f"no run is called {self.run_id!r:.80}")
+        self.take(0, 1)
         try:
             with translate_errors("stored", self.store.root):
                 unfinished = self.store.blobs.begin()
         except ArtifactStoreError:
-            self.quota.give_back(0)
+            self.take(0, -1)
             raise
         return ArtifactWriter(self, unfinished, name, mime_type, kind)
 
@@ -128,22 +111,20 @@ class ArtifactWriter:
 
         If that fails, the artifact is discarded, but beyond the quota the previous data stays.
         """
-        unfinished = self._require_open()
-        self._run.quota.take(len(data))
+        self._run.take(len(data))
         self._size += len(data)
-        try:
-            with translate_errors("stored", self._run.store.root):
-                unfinished.write(data)
-        except ArtifactStoreError:
-            self.discard()
-            raise
+        with self._storing() as unfinished:
+            unfinished.write(data)
         self._digest.update(data)
         if len(self._head) < HEAD:
             self._head += data[: HEAD - len(self._head)]
 
+    async def keep(self) -> Artifact:
+        """Call `finish` in a thread."""
+        return await self._run.store.run(self.finish)
+
     def finish(self) -> Artifact:
-        unfinished, run = self._require_open(), self._run
-        name = visible(valid_text(self._name[: 2 * MAX_NAME]), keep="")
+        run, name = self._run, visible(valid_text(self._name[: 2 * MAX_NAME]), keep="")
         label = Artifact(
             uri="",
             name=name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…",
@@ -154,12 +135,8 @@ class ArtifactWriter:
             kind=self._kind,
             provenance=run.origin(),
         )
-        try:
-            with translate_errors("stored", run.store.root):
-                artifact = run.store.keep(unfinished, run.owner, label)
-        except ArtifactStoreError:
-            self.discard()
-            raise
+        with self._storing() as unfinished:
+            artifact = run.store.keep(unfinished, run.owner, label)
         self._unfinished = None
         os.close(unfinished.descriptor)
         return artifact
@@ -168,13 +145,20 @@ class ArtifactWriter:
         if self._unfinished is None:
             return
         unfinished, self._unfinished = self._unfinished, None
-        self._run.quota.give_back(self._size)
+        self._run.take(-self._size, -1)
         self._run.store.blobs.discard(unfinished)
 
-    def _require_open(self) -> Unfinished:
+    @contextmanager
+    def _storing(self) -> Iterator[Unfinished]:
+        """Discard the artifact if it cannot be stored."""
         if self._unfinished is None:
             raise ArtifactStoreError("The artifact is finished or discarded.")
-        return self._unfinished
+        try:
+            with translate_errors("stored", self._run.store.root):
+                yield self._unfinished
+        except ArtifactStoreError:
+            self.discard()
+            raise
 
     def __enter__(self) -> ArtifactWriter:
         return self
@@ -187,7 +171,6 @@ ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
 MAX_ENTRIES = 50_000  # Artifacts of all owners.
-
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ARTIFACT_URI = re.compile(rf"{ARTIFACTS_URI}([0-9a-f]{{20}})")
@@ -218,32 +201,18 @@ class ArtifactStore:
 
     def __post_init__(self) -> None:
         self._seconds = self.days * 24 * 3600.0
-        self._quotas: WeakValueDictionary[tuple[str, str], Quota] = WeakValueDictionary()
+        self.limits = {"bytes": self.total_bytes, "days": self.days}
         self._last = 0
         # By owner, the last refusal: its size, the totals and the time.
         self._refused: dict[str, tuple[int, tuple[int, int], float]] = {}
         self._changing = threading.Lock()
-        self.blobs = self._store.blobs
-
-    @property
-    def root(self) -> Path | str:
-        return self._store.place
-
-    def quota(self, owner: str, run_id: str) -> Quota:
-        if not _RUN.fullmatch(run_id):
-            raise ValueError(f"no run is called {run_id!r:.80}")
-        quota = self._quotas.get((owner, run_id))
-        if quota is None:
-            # A run with more than the whole store would lose its own first files.
-            most = min(self.run_bytes, self.total_bytes)
-            quota = self._quotas.setdefault((owner, run_id), Quota(most))
-        return quota
+        self.root, self.blobs = self._store.place, self._store.blobs
+        self.run = self._store.run  # For what blocks.
 
     def find_all(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
         """Return the artifacts of an owner, or of all if None, newest first."""
         with translate_errors("listed", self.root), self._store.reading() as kept:
-            rows = self._select(kept, owner, run_id)
-            return tuple(self._artifact(row) for row in rows)
+            return tuple(map(self._artifact, self._select(kept, owner, run_id)))
 
     def page(
         self, owner: str | None, size: int, after: str = ""
@@ -307,22 +276,23 @@ class ArtifactStore:
     ) -> Sequence[Row[Any]]:
         if kept.connection is None or (run_id and not _RUN.fullmatch(run_id)):
             return ()
-        table = _artifacts()
-        query = table.select().order_by(table.c.created.desc(), table.c.id.desc()).limit(most)
+        columns = table("artifacts").c
+        query = table("artifacts").select().limit(most)
+        query = query.order_by(columns.created.desc(), columns.id.desc())
         if not expired:
-            query = query.where(table.c.created > self._oldest())
+            query = query.where(columns.created > self._oldest(kept))
         if owner is not None:
-            query = query.where(table.c.owner == owner_digest(owner))
+            query = query.where(columns.owner == owner_digest(owner))
         if run_id:
-            query = query.where(table.c.run_id == run_id)
+            query = query.where(columns.run_id == run_id)
         if uri is not None:
-            query = query.where(_uri_condition(table, uri))
+            query = query.where(_uri_condition(uri))
         if after:
             moment, _, last = after.partition(".")
             created = int(moment, 16)
-            older = table.c.created < created
-            query = query.where(older | ((table.c.created == created) & (table.c.id < last)))
-        return kept.connection.execute(query).all()
+            older = columns.created < created
+            query = query.where(older | ((columns.created == created) & (columns.id < last)))
+        return kept.execute(query)
 
     def _artifact(self, row: Row[Any] | SimpleNamespace) -> Artifact:
         provenance = None
@@ -348,22 +318,21 @@ class ArtifactStore:
     def remove(self, owner: str | None, uri: str) -> Artifact:
         """Remove an artifact, and its content unless another artifact has it."""
         row = self._find(owner, uri)
-        with translate_errors("removed", self.root):
-            with self._store.writing() as kept:
-                _delete(kept, [row])
-            self._store.drop([row.digest])
+        self._remove([row])
         return self._artifact(row)
 
     def remove_all(self, owner: str | None, run_id: str = "") -> int:
+        with translate_errors("removed", self.root), self._store.reading() as kept:
+            rows = self._select(kept, owner, run_id, expired=True)
+        if rows:
+            self._remove(rows)
+        return len(rows)
+
+    def _remove(self, rows: Sequence[Row[Any]]) -> None:
         with translate_errors("removed", self.root):
-            with self._store.reading() as kept:
-                if not self._select(kept, owner, run_id, most=1, expired=True):
-                    return 0
             with self._store.writing() as kept:
-                rows = self._select(kept, owner, run_id, expired=True)
                 _delete(kept, rows)
             self._store.drop(row.digest for row in rows)
-        return len(rows)
 
     def tidy(self) -> int:
         with translate_errors("tidied", self.root), self._changing:
@@ -375,7 +344,8 @@ class ArtifactStore:
                 # `contents` lacks what was stored since, so check each.
                 missing = [one for one in _held(kept) if one.digest not in contents]
                 goes = [one for one in missing if not self._exists(one)]
-                goes += self._sweep(kept)
+                if may_remove(kept, "artifacts", self.limits):
+                    goes += self._sweep(kept)
                 _delete(kept, goes)
             with self._store.reading() as kept:
                 strays = contents - kept.used()
@@ -389,12 +359,13 @@ class ArtifactStore:
         while True:
             try:
                 due = await anyio.to_thread.run_sync(self._is_due)
-                removed = await anyio.to_thread.run_sync(self.tidy) if due else 0
+                removed = await self.run(self.tidy) if due else 0
             except ArtifactStoreError as error:
                 logger.warning("artifacts cannot be tidied: %s", error)
             else:
                 if removed:
-                    logger.info("removed %s", counted(removed, "artifact"))
+                    level = logging.WARNING if self._store.shared else logging.INFO
+                    logger.log(level, "removed %s", counted(removed, "artifact"))
             await anyio.sleep(600)
 
     def _is_due(self) -> bool:
@@ -419,8 +390,7 @@ class ArtifactStore:
             return artifact
 
     def _insert(self, kept: Transaction, owner: str, label: Artifact) -> Artifact:
-        assert kept.connection is not None
-        now = int(self.now() * 1000)
+        now = int(kept.now(self.now) * 1000)
         # Dates keep the order of artifacts of one millisecond: they run up to a second ahead. A
         # clock that was set back by more counts.
         self._last = self._last + 1 if now <= self._last < now + 1000 else now
@@ -428,7 +398,7 @@ class ArtifactStore:
         # An id that no one can guess.
         own = {"id": secrets.token_hex(10), "owner": owner, "created": self._last}
         values = {name: getattr(label, name) for name in _LABEL} | own | {"provenance": provenance}
-        kept.connection.execute(_artifacts().insert(), values)
+        kept.execute(table("artifacts").insert(), values)
         return self._artifact(SimpleNamespace(**values))
 
     def _make_room(self, kept: Transaction, coming: StoredItem) -> list[StoredItem]:
@@ -440,13 +410,15 @@ class ArtifactStore:
         if new and lately and coming.size > refused // 2:
             raise self._too_much()
         if (new and size + coming.size > self.total_bytes) or count >= MAX_ENTRIES:
+            if not may_remove(kept, "artifacts", self.limits):
+                raise self._too_much()
             return self._sweep(kept, coming)
         return []
 
     def _sweep(self, kept: Transaction, coming: StoredItem | None = None) -> list[StoredItem]:
         bounds = RetentionLimits(
             total_bytes=self.total_bytes,
-            oldest=self._oldest(),
+            oldest=self._oldest(kept),
             entries=MAX_ENTRIES,
             owner_entries=10_000,
         )
@@ -476,8 +448,8 @@ class ArtifactStore:
         remedy = "Store less. MCP_BRIDGE_ARTIFACT_BYTES sets the limit."
         return ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
 
-    def _oldest(self) -> int:
-        return int((self.now() - self._seconds) * 1000)
+    def _oldest(self, kept: Transaction) -> int:
+        return int((kept.now(self.now) - self._seconds) * 1000)
 
 
 def store_for(settings: Settings) -> ArtifactStore:
@@ -489,48 +461,38 @@ def store_for(settings: Settings) -> ArtifactStore:
     )
 
 
-def _artifacts() -> Table:
-    from bridge.store.schema import artifacts
-
-    return artifacts
-
-
-def _uri_condition(table: Table, uri: str) -> Any:
+def _uri_condition(uri: str) -> Any:
     """Return the SQL condition for a URI, or for the beginning of an id or digest."""
     from sqlalchemy import false
 
+    columns = table("artifacts").c
     if artifact := _ARTIFACT_URI.fullmatch(uri):
-        return table.c.id == artifact[1]
+        return columns.id == artifact[1]
     if stream := _STREAM_URI.fullmatch(uri):
-        return (table.c.run_id == stream[1]) & (table.c.kind == stream[2])
+        return (columns.run_id == stream[1]) & (columns.kind == stream[2])
     if _BEGINNING.fullmatch(uri):
-        return table.c.id.startswith(uri) | table.c.digest.startswith(uri)
+        return columns.id.startswith(uri) | columns.digest.startswith(uri)
     return false()
 
 
 def _held(kept: Transaction) -> list[StoredItem]:
-    assert kept.connection is not None
-    table = _artifacts()
-    columns = (table.c.owner, table.c.id, table.c.created, table.c.digest, table.c.size)
-    rows = kept.connection.execute(table.select().with_only_columns(*columns))
-    return [StoredItem(*row) for row in rows]
+    return list(map(StoredItem._make, kept.execute(select("artifacts", *StoredItem._fields))))
 
 
 def _totals(kept: Transaction, digest: str = "") -> tuple[int, int, int]:
     """Return the bytes of all contents, the entries, and the entries with the digest."""
     from sqlalchemy import text
 
-    assert kept.connection is not None
-    totals = kept.connection.execute(text(_TOTALS), {"digest": digest}).one()
+    totals: Any = kept.execute(text(_TOTALS), {"digest": digest})[0]
     return int(totals[0] or 0), int(totals[1]), int(totals[2])
 
 
 def _delete(kept: Transaction, items: Sequence[StoredItem | Row[Any]]) -> None:
     from sqlalchemy import text
 
-    if kept.connection is not None and items:
+    if items:
         gone = [{"own": item.id} for item in items]
-        kept.connection.execute(text("DELETE FROM artifacts WHERE id = :own"), gone)
+        kept.execute(text("DELETE FROM artifacts WHERE id = :own"), gone)
 
 
 def _unknown(uri: str) -> UnknownError:

@@ -75,8 +75,7 @@ class Client(Protocol):
         """A key that equal clients share."""
 
     @property
-    def wants_progress(self) -> bool:
-        """Whether it asked for progress reports."""
+    def wants_progress(self) -> bool: ...
 
     @property
     def log_level(self) -> str:
@@ -97,8 +96,7 @@ class Client(Protocol):
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         """Report the seconds since the start, and an estimate of the total."""
 
-    async def log(self, level: str, source: str, data: Json) -> None:
-        """Pass on a message."""
+    async def log(self, level: str, source: str, data: Json) -> None: ...
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Answer MCP's `elicitation/create` with an `ElicitResult`, or raise `CannotAskError`."""
@@ -168,8 +166,7 @@ class RunProgress:
         recent = self._unended + data[-4 * MAX_TOLD :].decode("utf-8", "replace")
         lines = recent.replace("\r", "\n").split("\n")
         self._unended = lines[-1][-4 * MAX_TOLD :]
-        last = next((line for line in reversed(lines) if line.strip()), "")
-        if last:
+        if last := next((line for line in reversed(lines) if line.strip()), ""):
             self.line = told(last.strip())
             self.changes += 1
 
@@ -298,8 +295,7 @@ class ProgressReporter:
             await self.report()
         if self.log is not None:
             for stream, logged in self._logged.items():
-                text = logged.take()
-                if text:
+                if text := logged.take():
                     level = "info" if stream == "stdout" else "notice"
                     await self.log(level, "run_python", text)
 

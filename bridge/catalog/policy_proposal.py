@@ -136,10 +136,8 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
             read.update(dict.fromkeys(labelled))
     if read:
         # Resources and prompts often have the same content as tools' results.
-        for request in _REQUESTS:
-            lines.append(
-                f'"{request}" = {{ labels = {_format_list(read)} }}  # as its tools have them'
-            )
+        same = f"{{ labels = {_format_list(read)} }}  # as its tools have them"
+        lines += [f'"{request}" = {same}' for request in _REQUESTS]
     if unwritten := len(tools) - len(named):
         lines.append(f"# {unwritten:,} more tools have no line of their own.")
     return "\n".join(lines) + "\n"
@@ -196,16 +194,13 @@ def _labels(server: str, tool: Tool, effect: Effect) -> Iterator[tuple[str, str]
     own, whose = words(tool.name[:200]), words(server[:200])
     is_open = tool.annotations.get("openWorldHint") is True
     if effect == "read":
-        word = _first([*own, *whose], _FROM_ANYBODY)
-        if word:
+        if word := _first([*own, *whose], _FROM_ANYBODY):
             yield UNTRUSTED_INPUT, f"what {word!r} returns may be written by anybody"
         elif is_open:
             yield UNTRUSTED_INPUT, "its server says openWorldHint true"
-        word = _first([*own, *whose], _PRIVATE)
-        if word:
+        if word := _first([*own, *whose], _PRIVATE):
             yield PRIVATE_DATA, f"{word!r}"
-        word = _first([*own, *whose], _FETCHING)
-        if word:
+        if word := _first([*own, *whose], _FETCHING):
             yield EXFILTRATION, f"an address that {word!r} is given can carry data out"
         return
     word = _first(own, _OUTGOING)

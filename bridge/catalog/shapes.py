@@ -82,8 +82,7 @@ class _Look:
 
     def shape(self, value: Json, depth: int) -> Shape:
         self.left -= 1
-        scalar = _SCALARS.get(type(value))
-        if scalar is not None:
+        if (scalar := _SCALARS.get(type(value))) is not None:
             return scalar
         if isinstance(value, dict):
             return Shape(fields=_BARE if depth >= MAX_DEPTH else self._fields(value, depth + 1))
@@ -167,8 +166,7 @@ def _map_below(shape: Shape, change: Callable[[Shape], Shape]) -> Shape:
 
 def schema(shape: Shape) -> dict[str, Json]:
     branches: list[dict[str, Json]] = []
-    names = [name for name in _PLAIN if name in shape.plain]
-    if names:
+    if names := [name for name in _PLAIN if name in shape.plain]:
         branches.append({"type": names[0] if len(names) == 1 else names})
     if shape.blob:
         branches.append(dict(BLOB))

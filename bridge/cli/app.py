@@ -1,8 +1,9 @@
 """The table of commands, their typer application and their help, and the settings.
 
-A command is an async function `f(settings, *, ...)` whose parameters typer reads. Its module is
-imported when the command is called. `serve` never imports this module. Functions of commands import
-what help and `serve` do without, such as the engine, the MCP SDK and rich.
+A command is an async function `f(settings, *, ...)` whose parameters typer reads. The table has its
+summary, and its docstring continues the help. Its module is imported when the command is called.
+`serve` never imports this module. Functions of commands import what help and `serve` do without,
+such as the engine, the MCP SDK and rich.
 """
 
 from __future__ import annotations
@@ -91,6 +92,10 @@ COMMANDS = {
     "skills show": Command("kept:show_skill", "Print a skill"),
     "skills approve": Command("kept:approve_skills", "Let programs use skills without asking"),
     "skills rm": Command("kept:remove_skills", "Remove skills, with all their versions"),
+    "store": Command("", "Show, migrate or limit a shared store", KEEPING),
+    "store status": Command("store:show_status", "Show the store and its bridges"),
+    "store migrate": Command("store:migrate", "Bring its tables to this version"),
+    "store limits": Command("store:limits", "Show or set the limits of all bridges"),
     "setup": Command(
         "setup:setup",
         "Find clients and servers, and install the bridge step by step",
@@ -201,7 +206,7 @@ def _typer_function(path: str) -> Callable[..., Invocation]:
     invocation.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
     # typer would mistake these for the command's own parameter types.
     invocation.__annotations__ = {}
-    invocation.__doc__ = declared.__doc__ or f"{entry.summary}."
+    invocation.__doc__ = f"{entry.summary}.\n\n    {declared.__doc__ or ''}"
     return invocation
 
 
@@ -266,9 +271,7 @@ def _serve(
         bool, Option("--no-token", help="serve HTTP to every user of this machine")
     ] = False,
 ) -> None:
-    """Serve MCP over stdio, or over HTTP on this machine.
-
-    An MCP client starts this command without any words.
+    """An MCP client starts this command without any words.
 
     Examples:
         serve --http 127.0.0.1:8000
@@ -306,9 +309,7 @@ def _run(
     force: Annotated[bool, flag("--force", "with --out: replace files that exist")] = False,
     as_json: Annotated[bool, flag("--json", "print the structured result")] = False,
 ) -> None:
-    """Run one program and exit with its status.
-
-    stdout, stderr and the exit status are the program's own. 124 means that its time limit ended
+    """stdout, stderr and the exit status are the program's own. 124 means that its time limit ended
     it, 130 that you did.
 
     Examples:
@@ -323,8 +324,6 @@ _SIGNATURES: Mapping[str, Callable[..., Any]] = {"serve": _serve, "run": _run}
 
 ABOUT = "One MCP tool, run_python, in front of all your MCP servers."
 SETTINGS_PANEL = "Settings"
-
-_EXAMPLES = re.compile(r"^Examples:\n((?:    .*\n?)*)", re.MULTILINE)
 
 
 def width() -> int:
@@ -378,10 +377,9 @@ def _panel(parameter: Any) -> str:
 
 
 def describe_command(function: Any) -> tuple[str, str, list[str]]:
-    text = f"{inspect.getdoc(function) or ''}\n"
-    examples = [line.strip() for block in _EXAMPLES.findall(text) for line in block.splitlines()]
-    summary, _, prose = _EXAMPLES.sub("", text).partition("\n\n")
-    return " ".join(summary.split()), prose.strip(), examples
+    text, _, examples = (inspect.getdoc(function) or "").partition("Examples:")
+    summary, _, prose = text.partition("\n\n")
+    return summary, prose.strip(), [*filter(None, map(str.strip, examples.splitlines()))]
 
 
 def row_of(parameter: Any) -> tuple[str, str]:
@@ -418,10 +416,7 @@ def value_text(value: Any) -> str:
 
 
 async def print_settings(settings: Settings) -> int:
-    """List all settings.
-
-    A flag wins over a variable, and a variable wins over `config.toml`.
-    """
+    """A flag wins over a variable, and a variable wins over `config.toml`."""
     lines = []
     # The docstring of `Settings` explains each setting.
     _, *pieces = re.split(r"^    (\w+): ", inspect.getdoc(Settings) or "", flags=re.MULTILINE)
@@ -441,10 +436,8 @@ async def print_settings(settings: Settings) -> int:
 
 
 async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
-    """Show each setting and where it comes from.
-
-    A setting comes from a flag, a variable, a line of the settings file, or the default. Passwords
-    in addresses are left out.
+    """A setting comes from a flag, a variable, a line of the settings file, or the default.
+    Passwords in addresses are left out.
     """
     path = config_path(settings.environ)
     values: dict[str, Json] = {name: _plain(getattr(settings, name)) for name in SETTINGS}

@@ -48,10 +48,8 @@ from bridge.upstream.launch import explain_missing, server_environment
 
 
 async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
-    """Check sandboxes and settings.
-
-    Starts each engine, and prints the command that repairs each problem. The exit status is 1 if no
-    sandbox works. At a terminal it offers to build a missing image, and to close the state
+    """Starts each engine, and prints the command that repairs each problem. The exit status is 1 if
+    no sandbox works. At a terminal it offers to build a missing image, and to close the state
     directory to others.
 
     Examples:
@@ -387,9 +385,7 @@ async def build_image(
     fresh: Annotated[bool, flag("--fresh", "rebuild even if up to date")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Build the runtime image.
-
-    The first engine that answers builds it.
+    """The first engine that answers builds it.
 
     Examples:
         image build --flavour data --package seaborn

@@ -96,12 +96,10 @@ async def install(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
-    """Add the bridge to MCP clients (shows a diff and asks first).
-
-    Examples:
-        install
-        install claude-code cursor
-        install codex --move all --dry-run
+    """Examples:
+    install
+    install claude-code cursor
+    install codex --move all --dry-run
     """
     if not clients:
         machine = machine_here(settings)
@@ -199,11 +197,9 @@ async def uninstall(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
-    """Remove the bridge from MCP clients.
-
-    Examples:
-        uninstall cursor
-        uninstall cursor --restore
+    """Examples:
+    uninstall cursor
+    uninstall cursor --restore
     """
     machine = machine_here(settings)
     broken: dict[Path, tuple[Target, str]] = {}
@@ -242,9 +238,7 @@ async def uninstall(
 
 
 async def list_installed(settings: Settings, *, as_json: AsJson = False) -> int:
-    """List the clients that have the bridge.
-
-    The exit status is 1 if a client starts a program that no longer exists, and 2 if a file
+    """The exit status is 1 if a client starts a program that no longer exists, and 2 if a file
     cannot be read.
     """
     broken: dict[Path, tuple[Target, str]] = {}

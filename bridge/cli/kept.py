@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.to_thread
 
-from bridge.artifacts import ArtifactStore, store_for
 from bridge.artifacts.content import is_text
+from bridge.artifacts.store import ArtifactStore, store_for
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
 from bridge.cli.options import AsJson, Yes, arg, complete_runs, flag, opt
@@ -91,11 +91,7 @@ async def get(
     output: Annotated[str, opt("FILE", "- for stdout", "-o")] = "-",
     force: Annotated[bool, flag("--force", "replace FILE if it exists")] = False,
 ) -> int:
-    """Write an artifact to stdout, or to a file.
-
-    Examples:
-        artifacts get 3f9a -o report.csv
-    """
+    """Examples: artifacts get 3f9a -o report.csv"""
     if "?" in uri:
         message = "Only whole artifacts can be fetched."
         raise UsageError(message, remedy="Select a part with head, tail or sed.")
@@ -233,7 +229,7 @@ async def show_skill(
     as_json: AsJson = False,
 ) -> int:
     async with open_engine(settings) as engine:
-        skill = await _skill(engine, name)
+        skill = await engine.skills.index.get(name, usable=False)
         fields = _skill_fields(engine, skill, await engine.skills.index.approvals())
     if as_json:
         write_json({**fields, "source": skill.source}, indent=2)
@@ -253,18 +249,14 @@ async def approve_skills(
     *,
     names: Annotated[list[str], arg("NAME[@DIGEST]", "shown, and you are asked; or by digest")],
 ) -> int:
-    """Let programs use skills without asking.
-
-    Examples:
-        skills approve tidy_names
-    """
+    """Examples: skills approve tidy_names"""
     refused, person = False, Person()
     async with open_engine(settings) as engine:
         index = engine.skills.index
         approved = await index.approvals()
         for wanted in names:
             name, _, digits = wanted.partition("@")
-            skill = await _skill(engine, name)
+            skill = await index.get(name, usable=False)
             # The count tells the user whether the screen shows all lines.
             lines = counted(skill.text.count("\n"), "line")
             about = _about_skill(skill, _skill_fields(engine, skill, approved), settings)
@@ -294,19 +286,10 @@ async def remove_skills(
     async with open_engine(settings) as engine:
         index = engine.skills.index
         for name in names:
-            await _skill(engine, name)
+            await index.get(name, usable=False)
             await index.remove(name)
             write_err(f"Removed {name}.\n")
     return 0
-
-
-async def _skill(engine: Engine, name: str) -> Skill:
-    skills = await engine.skills.index.all()
-    if name not in skills:
-        from bridge.saved_functions.files import unknown
-
-        raise unknown(name, skills)
-    return skills[name]
 
 
 def _skill_fields(engine: Engine, skill: Skill, approved: set[tuple[str, str]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 
 from bridge.cli.line import SERVE, Invocation, handler_of, simple_invocation, with_default
-from bridge.cli.output import RepeatedLines, TerminalHandler, write_error
+from bridge.cli.output import JsonLines, RepeatedLines, TerminalHandler, write_error
 from bridge.errors import BridgeError, SettingsError
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
 
@@ -151,7 +151,8 @@ def _set_up_logging(settings: Settings, *, serving: bool) -> None:
         # At a terminal, progress lines would hide the command's own output.
         level, line = "WARNING", "%(level)s: %(message)s"
     handler = TerminalHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(line))
+    in_json = settings.log_format == "json"
+    handler.setFormatter(JsonLines() if in_json else logging.Formatter(line))
     handler.addFilter(RepeatedLines())
     logging.basicConfig(level=level, handlers=[handler])
     for line in (*unknown_variables(settings.environ), *settings.notes):

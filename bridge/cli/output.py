@@ -29,6 +29,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from bridge.errors import BridgeError
+from bridge.event_loop import LOG_FACTS, utc_text
 from bridge.model import Json
 from bridge.settings import Settings
 from bridge.text import visible as visible
@@ -346,6 +347,22 @@ def hold_logs() -> Iterator[None]:
             handler.removeFilter(held.append)  # type: ignore[arg-type]
             for record in held:
                 handler.handle(record)
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as a JSON object, with its bridge, run and owner if it has them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = {
+            "time": utc_text(record.created),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **LOG_FACTS.get(),
+        }
+        if record.exc_info:
+            facts["exception"] = record.exc_text or self.formatException(record.exc_info)
+        return json.dumps({name: text for name, text in facts.items() if text})
 
 
 class RepeatedLines(logging.Filter):

@@ -36,10 +36,10 @@ from bridge.gate.policy import (
     UNLISTED,
     CallFacts,
     Decision,
+    FlowState,
     Outlook,
     Policy,
     Step,
-    flow_decision,
     outlook,
     strictest,
 )
@@ -68,9 +68,7 @@ async def explain(
     arguments: Annotated[list[str] | None, arg("ARGS", "a JSON object, or KEY=VALUE words")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Explain the decision on one call.
-
-    Shows the rule that decides, and the lines of config.toml that would change the decision.
+    """Shows the rule that decides, and the lines of config.toml that would change the decision.
 
     Examples:
         policy explain github create_issue repo=o/r
@@ -227,10 +225,8 @@ async def check(
     code: Code = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check the policy, and the calls of a program.
-
-    Without a program it checks the policy file alone. With one it shows the decision on each call
-    that it finds in the program's text. The exit status is 1 if one of them would be denied.
+    """Without a program it checks the policy file alone. With one it shows the decision on each
+    call that it finds in the program's text. The exit status is 1 if one of them would be denied.
 
     Examples:
         policy check report.py
@@ -346,12 +342,11 @@ def _judge(
         verdict = None
         if policy.spec.present and forecast.decision.action != "deny":
             # A denied call reads nothing, so no flow rule depends on it.
-            before = [
-                (its, earlier.decision.labels)
-                for other, its, earlier in forecasts
-                if earlier.decision.action != "deny" and call.may_follow(other)
-            ]
-            verdict = flow_decision(flow, facts, forecast.decision.labels, before)
+            before = FlowState()
+            for other, its, earlier in forecasts:
+                if earlier.decision.action != "deny" and call.may_follow(other):
+                    before.add_call(its.server, its.tool, earlier.decision.labels)
+            verdict = flow.decide(before, facts.server, forecast.decision.labels)
         judged.append((call, forecast, verdict))
     return judged
 
@@ -392,9 +387,7 @@ async def init(
     *,
     printed: Annotated[bool, flag("--print", "print it, and write nothing")] = False,
 ) -> int:
-    """Create a policy for your servers.
-
-    Asks the servers for their tools, and adds a policy to config.toml.
+    """Asks the servers for their tools, and adds a policy to config.toml.
 
     Examples:
         policy init --print
@@ -428,9 +421,7 @@ async def init(
 
 
 async def add(settings: Settings, *, server: Server, yes: Yes = False) -> int:
-    """Propose rules for one more server.
-
-    Shows them, asks, and adds them to config.toml.
+    """Shows them, asks, and adds them to config.toml.
 
     Examples:
         policy add github

@@ -50,9 +50,7 @@ async def purge(
     ] = False,
     yes: Yes = False,
 ) -> int:
-    """Remove all that the bridge keeps on this machine.
-
-    Shows what goes and asks: settings and policy, logins, records, artifacts, sessions, skills,
+    """Shows what goes and asks: settings and policy, logins, records, artifacts, sessions, skills,
     packages, images and containers. Refuses while a bridge runs or a client still has the bridge.
     """
     _require_uninstalled(settings)

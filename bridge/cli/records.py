@@ -27,7 +27,7 @@ from bridge.cli.output import (
     write_list,
     write_out,
 )
-from bridge.errors import AuditError, UsageError
+from bridge.errors import AuditError, UnknownError, UsageError
 from bridge.gate.audit.log import CallKind
 from bridge.gate.audit.reading import (
     LogReport,
@@ -38,6 +38,7 @@ from bridge.gate.audit.reading import (
     records_since,
     verify,
 )
+from bridge.gate.fates import Fates
 from bridge.model import Json
 from bridge.render.text import SHORT_ID, size_text
 from bridge.settings import Settings, store_of
@@ -69,9 +70,7 @@ async def verify_log(
     expect: Annotated[str | None, opt("HASH", "fail unless the log contains this hash")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check that no record was changed.
-
-    The exit status is 1 if a record was changed or removed, or the expected hash is missing. A
+    """The exit status is 1 if a record was changed or removed, or the expected hash is missing. A
     result's receipt has a hash to expect.
     """
     wanted = (expect or "").lower().removeprefix("sha256:")
@@ -103,11 +102,7 @@ async def tail(
     follow: Annotated[bool, flag("-f", "keep printing new records")] = False,
     as_json: AsJsonLines = False,
 ) -> int:
-    """Print the last records.
-
-    Examples:
-        audit tail -n 100 -f
-    """
+    """Examples: audit tail -n 100 -f"""
     last = await read_log(settings, partial(last_records, count=number))
     if last is None and not follow:
         write_err(_no_records(_directory(settings)))
@@ -148,11 +143,7 @@ async def stats(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Count calls by server, tool, day or decision.
-
-    Examples:
-        audit stats --by day,server --since 2026-12-31
-    """
+    """Examples: audit stats --by day,server --since 2026-12-31"""
     columns = tuple(dict.fromkeys(by.split(",")))
     if not set(columns) <= {"day", "server", "tool", "decision", "outcome"}:
         names = "day, server, tool, decision, outcome"
@@ -360,10 +351,8 @@ async def list_runs(
     number: Annotated[int, count("how many")] = 20,
     as_json: AsJson = False,
 ) -> int:
-    """List the last runs.
-
-    The newest comes first. The list keeps a run for 14 days. It includes programs that the bridge
-    refused to run.
+    """The newest comes first. The list keeps a run for 14 days. It includes programs that the
+    bridge refused to run.
     """
     records = await anyio.to_thread.run_sync(_records(settings).listed, None, number)
     off = " MCP_BRIDGE_RUN_RECORDS is off." if settings.run_records == "off" else ""
@@ -384,12 +373,16 @@ async def show_run(
     *,
     as_json: AsJson = False,
 ) -> int:
-    """Show a run's program, calls and output.
-
-    The calls come from the audit log, each with its time, outcome and approval. Only the first
-    4 KiB of the output are recorded.
+    """The calls come from the audit log, each with its time, outcome and approval. Only the first 4
+    KiB of the output are recorded.
     """
-    record = await anyio.to_thread.run_sync(_records(settings).find, None, run)
+    try:
+        record = await anyio.to_thread.run_sync(_records(settings).find, None, run)
+    except UnknownError:
+        fate = await Fates(store_of(settings), settings.replica or "-").find(run, None)
+        if fate is None:
+            raise
+        record = {**fate.record}
     since = str(record.get("time", ""))[:10]
     events = await read_log(settings, partial(about, wanted=str(record["run"]), since=since)) or []
     if as_json:
@@ -432,7 +425,7 @@ def _head(record: Mapping[str, Json]) -> Mapping[str, Json]:
         "status": f"{words} ({reason})" if reason else words,
         "time": duration(record.get("wallMs")) + (f", {waited} of waiting" if waited else ""),
         "calls": f"{record.get('calls', 0)}" + (f", {refused} refused" if refused else ""),
-        **{name: record.get(name) for name in ("session", "retryOf", "plan", "name")},
+        **{name: record.get(name) for name in ("session", "retryOf", "plan", "name", "fate")},
     }
 
 
@@ -443,9 +436,7 @@ def _write_part(name: str, text: Json) -> None:
 
 
 async def list_sessions(settings: Settings, *, as_json: AsJson = False) -> int:
-    """List saved sessions.
-
-    The last saved session comes first. A bridge saves idle sessions, and all sessions when it
+    """The last saved session comes first. A bridge saves idle sessions, and all sessions when it
     ends. `run --session NAME --end-session` removes a session of the terminal.
     """
     from bridge.sessions.checkpoints import Checkpoints

@@ -11,6 +11,7 @@ from dataclasses import replace
 import anyio
 
 from bridge.errors import BridgeError, UsageError
+from bridge.event_loop import logged_as
 from bridge.inventory.config_watch import watch_config, watch_plan
 from bridge.inventory.configuration import context_for
 from bridge.runs import open_engine
@@ -41,6 +42,7 @@ async def serve(
         settings = replace(settings, replica=settings.replica or name)
     context = context_for(settings)
     async with AsyncExitStack() as stack:
+        stack.enter_context(logged_as(bridge=settings.replica))
         # Not eager: the answer to `initialize` must not wait for the files of all servers.
         opened = open_engine(settings, eager=False, choose_backend=select_present)
         engine = await stack.enter_async_context(opened)

@@ -44,8 +44,7 @@ from bridge.discovery.finder import Discovery
 from bridge.discovery.precedence import ITSELF, SHADOWED, UNUSED
 from bridge.discovery.report import ProposedServer, SkippedServer
 from bridge.errors import BridgeError, SettingsError, UnknownError, UsageError
-from bridge.gate.audit import AuditLog
-from bridge.gate.audit.log import audit_log
+from bridge.gate.audit.log import AuditLog, audit_log
 from bridge.gate.pins import Pins
 from bridge.gate.policy import REDEFINED, Policy
 from bridge.gate.question import because, server_lines
@@ -64,7 +63,7 @@ from bridge.upstream.token_store import TokenStore
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
-    from bridge.upstream.oauth_callback import Callback
+    from bridge.upstream.oauth_login import Callback
 
 
 async def servers(
@@ -75,9 +74,7 @@ async def servers(
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """List or approve servers.
-
-    The list has each server's name, transport, state, and the file that defines it.
+    """The list has each server's name, transport, state, and the file that defines it.
 
     Examples:
         servers --check
@@ -267,11 +264,7 @@ async def approve(
         arg("NAME[@DIGEST]", "shown, and you are asked; or by digest", complete_servers),
     ] = None,
 ) -> int:
-    """Approve a project's server, or a changed one.
-
-    Examples:
-        servers approve github
-    """
+    """Examples: servers approve github"""
     if not names:
         message = "Name a server to approve."
         raise UsageError(message, remedy="`mcp-code-bridge servers` lists those waiting.")
@@ -381,10 +374,7 @@ async def logs(
     *,
     number: Annotated[int, count("how many lines")] = 100,
 ) -> int:
-    """Show what a server wrote to stderr.
-
-    The bridge keeps the last 1 to 2 MiB of each server.
-    """
+    """The bridge keeps the last 1 to 2 MiB of each server."""
     from bridge.upstream.stdio import log_path  # it imports the SDK
 
     directory = settings.state_dir / "logs"
@@ -420,9 +410,7 @@ async def tools(
     fresh: Annotated[bool, flag("--fresh", "ask the servers again")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """List or search tools across servers.
-
-    The tools come from each server's last listing.
+    """The tools come from each server's last listing.
 
     Examples:
         tools 'create issue'
@@ -523,11 +511,7 @@ async def login(
     no_browser: Annotated[bool, flag("--no-browser", "only print the address")] = False,
     timeout: Annotated[float, opt("SECONDS", "how long to wait for you")] = 300.0,
 ) -> int:
-    """Log in to a remote server.
-
-    Examples:
-        login linear
-    """
+    """Examples: login linear"""
     from bridge.upstream.oauth_login import log_in
 
     spec = await _spec(server, settings, connecting=True)

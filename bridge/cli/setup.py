@@ -52,9 +52,7 @@ async def setup(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
-    """Find clients and servers, and install the bridge step by step.
-
-    Asks at each step, unless an option answers. Nothing is written before the last question.
+    """Asks at each step, unless an option answers. Nothing is written before the last question.
 
     Examples:
         setup

@@ -1,7 +1,7 @@
 """Edits one entry of a configuration file and preserves every other byte.
 
-The subclasses in `json_text`, `toml_text` and `yaml_text` find the spans of a table's entries and
-format new ones. This module decodes each result and refuses it if another entry differs.
+The subclasses in `formats` find the spans of a table's entries and format new ones. This module
+decodes each result and refuses it if another entry differs.
 """
 
 from __future__ import annotations

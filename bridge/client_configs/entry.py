@@ -18,7 +18,7 @@ from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import MalformedError
 from bridge.discovery.entries import normalize
 from bridge.discovery.fields import first_used
-from bridge.discovery.self_reference import OWN_NAME, starts_bridge
+from bridge.discovery.precedence import OWN_NAME, starts_bridge
 from bridge.errors import UsageError
 from bridge.guest.schema.schemas import as_list, as_mapping
 
@@ -167,7 +167,6 @@ def shown_address(url: str) -> str:
 
 def is_bridge(name: str, value: object, dialect: Dialect) -> bool:
     """Return whether an entry is the bridge: by its command, or by `NAME` if it has an address."""
-    words = command_line(value, dialect)
-    if words:
+    if words := command_line(value, dialect):
         return starts_bridge(words[0], words[1:])
     return name == NAME and bool(address(value, dialect))

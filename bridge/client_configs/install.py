@@ -20,12 +20,18 @@ from pygments.token import Comment, Name
 
 from bridge.client_configs.document import Document
 from bridge.client_configs.entry import NAME, Entry, address, command_line, entry_value, is_bridge
-from bridge.client_configs.journal import Journal, MovedServers, MoveRecord, digest, lock_directory
-from bridge.client_configs.json_text import JsonText
-from bridge.client_configs.rewrite import missing_directories, remove_directories, rewrite
-from bridge.client_configs.toml_text import TomlText
+from bridge.client_configs.formats import JsonText, TomlText, YamlText
+from bridge.client_configs.journal import (
+    Journal,
+    MovedServers,
+    MoveRecord,
+    digest,
+    lock_directory,
+    missing_directories,
+    remove_directories,
+    rewrite,
+)
 from bridge.client_configs.writers import Target, Writer, readable
-from bridge.client_configs.yaml_text import YamlText
 from bridge.discovery.dialect import Format
 from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext

@@ -35,7 +35,6 @@ class Mover:
     Attributes:
         names: The servers that the user named; None for all that can be moved.
         discovery: The servers before the move.
-        kept: The directory for moved servers.
         logged_in: Returns whether the bridge has its own login to a server.
     """
 
@@ -100,8 +99,7 @@ def with_move(
 ) -> Change:
     """Extend a change of a client's file so that it first moves servers out of the given tables.
 
-    Args:
-        shown: The entries that the user has seen, by name; None before they are shown.
+    `shown` has the entries that the user has seen, by name; None before they are shown.
     """
     document = before = open_target(tables[0], change.before)
     file = mover.kept.file_of(tables[0])

@@ -170,9 +170,8 @@ class View:
         for word in words[1:]:
             for piece in candidates(word):
                 if re.match(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?/", piece):
-                    return (
-                        f"{word!r:.200}: nothing here expands ~; give a path below the workspace."
-                    )
+                    advice = "nothing here expands ~; give a path below the workspace."
+                    return f"{word!r:.200}: {advice}"
                 path = PurePosixPath(workdir) / piece
                 real = self.resolve(str(path))
                 # A pattern is rarely an existing path of the host.

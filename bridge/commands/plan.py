@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from bridge.commands.confinement import WORKSPACE, View, check_stages, follow, grants, is_within
@@ -124,10 +125,8 @@ def environment(
     for name, value in secrets:
         size = len(value.encode(errors="surrogatepass"))
         if len(value) < SHORTEST_SECRET or size > MAX_SECRET_BYTES:
-            message = (
-                f"{profile.place}: the value of the secret {name} has {len(value)} characters, so "
-                "it cannot be kept out of output."
-            )
+            message = f"{profile.place}: the value of the secret {name} has {len(value)} characters"
+            message += ", so it cannot be kept out of output."
             remedy = "Name it in `env` if it is no secret." if name in values else ""
             raise SettingsError(message, remedy=remedy)
         whole = value.strip("\n")
@@ -135,11 +134,9 @@ def environment(
         for text in (whole, *lines):
             hidden.setdefault(text, name)
     if len(hidden) > MAX_SECRETS:
-        message = (
-            f"{profile.place} has {len(hidden):,} secrets; at most {MAX_SECRETS:,} can be kept "
-        )
+        message = f"{profile.place} has {len(hidden):,} secrets; at most {MAX_SECRETS:,} can be"
         remedy = "Pass fewer secrets, or smaller files of credentials."
-        raise SettingsError(f"{message}out of output.", remedy=remedy)
+        raise SettingsError(f"{message} kept out of output.", remedy=remedy)
     variables = {
         "HOME": home,
         "LANG": "C.UTF-8",
@@ -224,15 +221,13 @@ class Planner:
             )
             for number, words in enumerate(request.stages)
         )
-        explained = request.stages if profile.check_arguments else ()
+        explain = partial(view.explain_failure, workdir, exists=os.path.lexists)
         return CommandPlan(
             profile=profile,
             specs=specs,
             timeout=timeout,
             redactor=Redactor(made.secrets),
-            hints=tuple(
-                view.explain_failure(workdir, words, os.path.lexists) for words in explained
-            ),
+            hints=tuple(map(explain, request.stages if profile.check_arguments else ())),
         )
 
     def report(self, profile: CommandProfile, probes: Sequence[Probe]) -> CommandCheck:
@@ -291,17 +286,18 @@ class Planner:
         self, profile: CommandProfile, granted: tuple[Bind, ...]
     ) -> list[tuple[str, list[str]]]:
         """Return the directories that commands of each profile, and programs, may write to."""
-        grants_of = [("the profile", granted)]
+
+        def writable(binds: Iterable[Bind]) -> list[str]:
+            return [bind.source for bind in binds if bind.writable]
+
+        writers = [("the profile", writable(granted))]
         for other in self._settings.commands.values():
             if other.name != profile.name:
                 # A profile with a forbidden grant runs nothing.
                 with suppress(SettingsError):
-                    grants_of.append((other.place, self._grants(other)))
-        writable = [
-            (name, [bind.source for bind in binds if bind.writable]) for name, binds in grants_of
-        ]
+                    writers.append((other.place, writable(self._grants(other))))
         offered = [one.path for one in self._settings.offered_directories if one.writable]
-        return [*writable, ("[directories]", offered)]
+        return [*writers, ("[directories]", offered)]
 
     def _find(
         self, profile: CommandProfile, writers: Iterable[tuple[str, list[str]]]
@@ -386,7 +382,6 @@ def _stage(
     )
     by_files = profile.credentials is not None and profile.credentials.source != "env"
     command = CommandSpec(
-        file="",
         cwd=workdir,
         cpu_seconds=profile.cpu_seconds,
         file_bytes=profile.file_bytes,

@@ -24,7 +24,7 @@ from bridge.callers.client import RunProgress
 from bridge.commands.plan import CommandPlan, Planner
 from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError
 from bridge.event_loop import background_task, offload
-from bridge.gate.audit import RunAudit
+from bridge.gate.audit.log import RunAudit
 from bridge.gate.journal import canonical, digest
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import could_be_password, mask

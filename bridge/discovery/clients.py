@@ -7,7 +7,7 @@ cannot take the name of a user's server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bridge.discovery import dialect as dialects
@@ -78,6 +78,13 @@ def _file(id: str, template: str, scope: str = "", **more: Any) -> Location:
     )
 
 
+def _files(id: str, *stems: str, ends: Iterable[str], scope: str = "") -> Iterator[Location]:
+    """Return the rows of files that a client reads under several names, the strongest first."""
+    return (_file(id, f"{stem}{end}", scope) for stem in stems for end in ends)
+
+
+_JSON, _YAML = (".jsonc", ".json"), (".yaml", ".yml")
+_AMAZON_Q = ("mcp.json", "default.json", "agents/*.json", "cli-agents/*.json")
 _DESKTOP_FILE = "Claude/claude_desktop_config.json"
 
 MANAGED: tuple[tuple[str, tuple[Platform, ...]], ...] = (
@@ -125,8 +132,7 @@ LOCATIONS: tuple[Location, ...] = (
     _file("gemini", "{gemini}/settings.json"),
     _file("gemini", "{gemini_system}/system-defaults.json", "defaults"),
     _file("zed", "{zed}/settings.json"),
-    _file("continue", "{continue}/mcpServers/*.yaml"),
-    _file("continue", "{continue}/mcpServers/*.yml"),
+    *_files("continue", "{continue}/mcpServers/*", ends=_YAML),
     _file("continue.json", "{continue}/mcpServers/*.json"),
     _file("continue", "{continue}/config.yaml"),
     _file("cline", "{cline_settings}"),
@@ -135,13 +141,10 @@ LOCATIONS: tuple[Location, ...] = (
         "cline", "{vscode}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"
     ),
     _file("cline", "{home}/Documents/Cline/MCP/cline_mcp_settings.json"),
-    _file("opencode", "{opencode_system}/opencode.jsonc", "managed"),
-    _file("opencode", "{opencode_system}/opencode.json", "managed"),
-    _file("opencode", "{opencode_extra}/opencode.jsonc"),
-    _file("opencode", "{opencode_extra}/opencode.json"),
+    *_files("opencode", "{opencode_system}/opencode", ends=_JSON, scope="managed"),
+    *_files("opencode", "{opencode_extra}/opencode", ends=_JSON),
     _file("opencode", "{opencode_file}"),
-    _file("opencode", "{opencode}/opencode.jsonc"),
-    _file("opencode", "{opencode}/opencode.json"),
+    *_files("opencode", "{opencode}/opencode", ends=_JSON),
     _file("opencode", "{opencode}/config.json"),
     # Files that the first public bridge of this kind read, in its format.
     _file("opencode.first", "{home}/.opencode.json"),
@@ -150,10 +153,7 @@ LOCATIONS: tuple[Location, ...] = (
     _file("goose", "{goose}/config.yaml"),
     _file("lm-studio", "{home}/.lmstudio/mcp.json"),
     _file("lm-studio", "{home}/.cache/lm-studio/mcp.json"),
-    _file("amazon-q", "{home}/.aws/amazonq/mcp.json"),
-    _file("amazon-q", "{home}/.aws/amazonq/default.json"),
-    _file("amazon-q", "{home}/.aws/amazonq/agents/*.json"),
-    _file("amazon-q", "{home}/.aws/amazonq/cli-agents/*.json"),
+    *_files("amazon-q", "{home}/.aws/amazonq/", ends=_AMAZON_Q),
     _file("kiro", "{home}/.kiro/settings/mcp.json"),
     _file("kiro", "{home}/.kiro/agents/*.json", "agent"),
     _file("jetbrains", "{home}/.junie/mcp/mcp.json"),
@@ -170,8 +170,7 @@ LOCATIONS: tuple[Location, ...] = (
     _file("amp", "{config}/amp/settings.json"),
     _file("amp", "{config}/amp/settings.jsonc", unless="settings.json"),
     _file("roo", "{vscode}/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json"),
-    _file("kilo", "{config}/kilo/kilo.jsonc"),
-    _file("kilo", "{config}/kilo/kilo.json"),
+    *_files("kilo", "{config}/kilo/kilo", ends=_JSON),
     _file("kilo.old", "{vscode}/globalStorage/kilocode.kilo-code/settings/mcp_settings.json"),
     _file("kilo.old", "{home}/.kilocode/cli/global/settings/mcp_settings.json"),
     _file("trae", "{trae}/mcp.json"),
@@ -206,19 +205,12 @@ LOCATIONS: tuple[Location, ...] = (
     _file("codex", "{within}/.codex/config.toml"),
     _file("gemini", "{cwd}/.gemini/settings.json"),
     _file("zed", "{workspace}/.zed/settings.json"),
-    _file("continue", "{workspace}/.continue/mcpServers/*.yaml"),
-    _file("continue", "{workspace}/.continue/mcpServers/*.yml"),
+    *_files("continue", "{workspace}/.continue/mcpServers/*", ends=_YAML),
     _file("continue.json", "{workspace}/.continue/mcpServers/*.json"),
-    _file("opencode", "{within}/opencode.jsonc"),
-    _file("opencode", "{within}/opencode.json"),
-    _file("opencode", "{within}/.opencode/opencode.jsonc"),
-    _file("opencode", "{within}/.opencode/opencode.json"),
+    *_files("opencode", "{within}/opencode", "{within}/.opencode/opencode", ends=_JSON),
     _file("opencode.first", "{cwd}/opencode_config.json"),
     _file("opencode.first", "{cwd}/opencode_desktop_config.json"),
-    _file("amazon-q", "{cwd}/.amazonq/mcp.json"),
-    _file("amazon-q", "{cwd}/.amazonq/default.json"),
-    _file("amazon-q", "{cwd}/.amazonq/agents/*.json"),
-    _file("amazon-q", "{cwd}/.amazonq/cli-agents/*.json"),
+    *_files("amazon-q", "{cwd}/.amazonq/", ends=_AMAZON_Q),
     _file("kiro", "{workspace}/.kiro/settings/mcp.json"),
     _file("kiro", "{workspace}/.kiro/agents/*.json"),
     _file("jetbrains", "{workspace}/.junie/mcp/mcp.json"),
@@ -229,10 +221,7 @@ LOCATIONS: tuple[Location, ...] = (
     _file("amp", "{within}/.amp/settings.json"),
     _file("amp", "{within}/.amp/settings.jsonc", unless="settings.json"),
     _file("roo", "{workspace}/.roo/mcp.json"),
-    _file("kilo", "{within}/.kilo/kilo.jsonc"),
-    _file("kilo", "{within}/.kilo/kilo.json"),
-    _file("kilo", "{within}/kilo.jsonc"),
-    _file("kilo", "{within}/kilo.json"),
+    *_files("kilo", "{within}/.kilo/kilo", "{within}/kilo", ends=_JSON),
     _file("kilo.old", "{workspace}/.kilocode/mcp.json"),
     _file("trae", "{workspace}/.trae/mcp.json"),
     _file("kimi", "{cwd}/.kimi-code/mcp.json"),

@@ -60,15 +60,13 @@ class Dialect:
         servers_expected: Whether a file without server keys deserves a warning. False for files
             with other settings.
         listed: Whether the servers are a list of entries with a `name` rather than an object.
-        nested: The field whose object has `type`, `command`, `url` and others; empty if there
-            is none.
+        nested: The field whose object has `type`, `command`, `url` and others.
         flat_keys: Whether dots in the server keys are part of the keys.
         command_words: Whether `command` is split into words like a shell does.
         command_list, command_object: Whether `command` may be a list with the arguments, or an
             object with `path`, `args` and `env`.
         foreign: Values of a field that mark servers only the client can start.
         foreign_fields: Fields with this meaning if the entry has no command and no url.
-        syntax: The syntax of variables.
         expanded: The fields with variables.
         call_timeouts, start_timeouts: Fields, strongest first, and their unit in seconds.
         only_key, without_key: The fields that list the allowed and the denied tools.
@@ -169,11 +167,8 @@ KNOWN_TRANSPORTS: Mapping[str, Transport] = {
     "sse": "sse",
 }
 
-_CLAUDE_TRANSPORTS: Mapping[str, Transport] = {
-    "stdio": "stdio",
-    "http": "http",
-    "streamable-http": "http",
-    "sse": "sse",
+_CLAUDE_TRANSPORTS = {
+    name: KNOWN_TRANSPORTS[name] for name in ("stdio", "http", "streamable-http", "sse")
 }
 
 CLAUDE_CODE = Dialect(

@@ -56,7 +56,7 @@ def read_entry(
     source = unread.source
     reader = FieldReader(context=context, key=key)
     entry = without_nulls(value)
-    hints = tuple(_foreign_spellings(entry, context.dialect))
+    hints = tuple(_foreign_spellings(as_mapping(entry), context.dialect))
     try:
         if isinstance(entry, Mapping) and _is_foreign(entry, context.dialect):
             return unread, ()
@@ -108,9 +108,7 @@ def looks_like_server(value: object) -> bool:
     return first_used(as_mapping(value), known) is not None
 
 
-def _foreign_spellings(entry: object, dialect: Dialect) -> Iterator[tuple[str, str]]:
-    if not isinstance(entry, Mapping):
-        return
+def _foreign_spellings(entry: Mapping[str, Any], dialect: Dialect) -> Iterator[tuple[str, str]]:
     for attribute, known in SPELLINGS.items():
         own = getattr(dialect, attribute)
         label = None if first_used(entry, own) else first_used(entry, known)

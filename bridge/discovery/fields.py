@@ -97,8 +97,7 @@ class FieldReader:
         return found.text
 
     def check_inputs(self, entry: Mapping[str, object]) -> None:
-        missing = missing_inputs(entry, self.context.variables, self.dialect.syntax)
-        if missing:
+        if missing := missing_inputs(entry, self.context.variables, self.dialect.syntax):
             names = " and ".join(f'"{shown(name)}"' for name in missing)
             variables = " and ".join(shown(input_variable(name)) for name in missing)
             asks = f"{self.context.source.client} asks for the input {names}"

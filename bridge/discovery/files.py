@@ -89,10 +89,8 @@ def fingerprint(path: Path) -> Fingerprint:
     name = str(path)
     try:
         status = os.stat(name)  # noqa: PTH116 - a Path takes twice as long, for 100 files
-    except OSError as error:
-        return (name, -1, error.errno or 0, 0, 0, 0)
-    except ValueError:
-        return (name, -1, 0, 0, 0, 0)
+    except (OSError, ValueError) as error:
+        return (name, -1, getattr(error, "errno", None) or 0, 0, 0, 0)
     return (
         name,
         status.st_mtime_ns,

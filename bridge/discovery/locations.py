@@ -33,8 +33,7 @@ class DiscoveryContext:
         exposed: Directories that programs may write to: their files define no server, and no
             server starts from them.
         directories: Those of them that the settings name, with the servers that may use them.
-        moved: Directory of entries that were moved out of clients' files; None if there is
-            none.
+        moved: Directory of entries that were moved out of clients' files.
     """
 
     home: Path

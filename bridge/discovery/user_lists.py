@@ -155,10 +155,8 @@ class Restrictions:
         only_managed: Whether only managed files may allow servers.
         off: By source, disabled names and the reason.
         only: By source, lists of the only enabled names and the reason.
-        exclusive: The managed file of servers, which Claude Code uses exclusively; empty if
-            none.
-        unreadable: A managed file that cannot be read, and may forbid any server; empty if
-            none.
+        exclusive: The managed file of servers, which Claude Code uses exclusively.
+        unreadable: A managed file that cannot be read, and may forbid any server.
         amp: Amp's rules, strongest first, each with its file.
     """
 
@@ -391,10 +389,7 @@ def trusting_clients(
 def read_restrictions(
     reader: FileReader, machine: Machine, files: Sequence[tuple[Location, Path]]
 ) -> Restrictions:
-    """Return the servers that Claude Code, Gemini CLI, Qwen Code and Amp forbid.
-
-    `files` are all files that may hold servers.
-    """
+    """Return the servers that Claude Code, Gemini CLI, Qwen Code and Amp forbid."""
     limits, places = Restrictions(), machine.places
     folders = [folder for folder, only in MANAGED if machine.context.platform in only]
     templates = [f"{folder}/{name}" for folder in folders for name in _LIMIT_NAMES]
@@ -406,8 +401,7 @@ def read_restrictions(
                 found, wrong = list_matching(path.parent, path.suffix)
                 limits.unreadable = limits.unreadable or (str(path.parent) if wrong else "")
             for each in found:
-                document = reader.document(each)
-                if document is not None:
+                if (document := reader.document(each)) is not None:
                     reader.warnings += limits.add(document, path=str(each), managed=company)
                 elif company and not reader.is_absent(each):
                     limits.unreadable = limits.unreadable or str(each)

@@ -103,8 +103,7 @@ class _Definition:
 
     Attributes:
         executable: The command's path, searched without writable directories.
-        changes: Variables with writable directories, and the values that the server gets
-            instead.
+        changes: Variables with writable directories, and their values for the server.
     """
 
     def __init__(

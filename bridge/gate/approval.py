@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError, SettingsError
 from bridge.event_loop import offload
-from bridge.gate.pins import tool_digest
+from bridge.gate.pins import tool_digests
 from bridge.gate.policy import CHANGED, CallFacts, Decision, Mask, no_mask
 from bridge.gate.question import (
     TITLES,
@@ -134,8 +134,7 @@ class Approver:
         if self._find_missing(call, asks):
             async with self._turn:
                 # An answer to an earlier question may cover this call.
-                missing = self._find_missing(call, asks)
-                if missing:
+                if missing := self._find_missing(call, asks):
                     return await self._decide(call, missing)
         holds: list[Holds] = [self._run.get(_subject(call, ask), "session") for ask in asks]
         return Approval(holds=min(holds, key=list(TITLES).index), earlier=True)
@@ -247,7 +246,7 @@ async def _write_rule(policy: PolicySpec, call: CallFacts, asking: str) -> str:
         name=f"{call_name(call)[:60]} allowed {today}",
         server=call.server,
         tool=call.tool,
-        digest=tool_digest(call.definition),
+        digest=tool_digests(call.definition).schema,
         comment=f"{today}: allowed by a person when asked ({one_line(asking, 200)}).",
     )
     before = _by_title(policy).get(asking)  # None if a default asks.
@@ -274,7 +273,7 @@ def _by_title(policy: PolicySpec) -> dict[str, Rule | FlowRule]:
 
 
 def _subject(call: CallFacts, ask: Decision) -> Subject:
-    digest = "" if call.definition is None else tool_digest(call.definition)
+    digest = "" if call.definition is None else tool_digests(call.definition).schema
     return Subject(call.server, call.tool, digest, ask.rule, call.server_definition)
 
 

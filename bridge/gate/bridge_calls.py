@@ -19,7 +19,7 @@ from bridge.gate.pipeline import Gate, PendingCall, denial
 from bridge.gate.policy import DEFAULTS, CallFacts, Decision, strictest
 from bridge.gate.services import GateContext
 from bridge.model import Effect, Json, Provenance
-from bridge.text import valid_text, visible
+from bridge.text import clip, valid_text, visible
 
 
 class BridgeCalls:
@@ -51,6 +51,8 @@ class BridgeCalls:
             self._tally.count("replayed", call)
             return known["answer"]
         try:
+            if self._context.fate is not None:
+                await self._context.fate.sending(entry)
             found = await answer(params)
         except Exception:
             # A failed request changed nothing. A cancelled one is unknown.
@@ -83,8 +85,7 @@ class BridgeCalls:
             refusal = denial(call, decision, fix)
             raise await self._gate.record_refusal(number, call, decision, refusal)
         try:
-            pending = PendingCall(number, call, call, found, base, decision)
-            approval = await self._gate.ask(pending)
+            approval = await self._gate.ask(PendingCall(number, call, call, found, base, decision))
         except ApprovalNeededError:
             if ask is None or not fix:
                 raise
@@ -126,9 +127,7 @@ class ProvenanceTracker:
             return
         by = f"run {provenance.run_id}" if provenance.run_id else "an unknown run"
         # A program chooses the name. The URI of a run's output has 54 characters.
-        shown = visible(valid_text(what[:61]), keep="")
-        if len(shown) > 60:
-            shown = f"{shown[:59]}…"
+        shown = clip(visible(valid_text(what[:61]), keep=""), 60)
         await self._note(f"{shown} (saved by {by})", shown, provenance)
 
     async def add_store(self, what: str, provenance: Provenance | None) -> None:

@@ -138,14 +138,9 @@ class ConditionCheck:
                 yield self._leaf(value, at == end, name, tool, work)
                 continue
             elif path[at] == "*":
-                work.left -= len(value)
-                if work.left < 0:
-                    yield TOO_MUCH
-                    return
                 names = tuple(value) if at == 0 else ()
                 items, at = tuple(value.values()), at + 1
             else:
-                work.left -= 1
                 found = value.get(path[at], MISSING)
                 names = (path[at],) if at == 0 else ()
                 items, at = (found,), at + 1

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from bridge.errors import InvalidRequestError, RefusedError
 from bridge.gate.journal import arguments_digest
-from bridge.gate.pins import whole_digest
+from bridge.gate.pins import tool_digests
 from bridge.gate.policy import CallFacts, Decision, FlowState, Mask, no_mask
 from bridge.guest.protocol.placeholders import (
     EDGE,
@@ -208,8 +208,7 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
 
     All calls of the plan, which have these `names`, share the room.
     """
-    share = 64 * 1024 // max(1, len(names))
-    characters = max(64, min(8_000, share))
+    characters = max(64, min(8_000, 64 * 1024 // max(1, len(names))))
     masked = mask(readable(call.arguments, names), call.schema)
     if not isinstance(masked, Mapping):
         return {}, False
@@ -229,32 +228,22 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
     return found, True
 
 
-def _pieces(text: str) -> list[str | Mark]:
-    if not _TRACE.search(text):
-        return [text]
-    pieces: list[str | Mark] = []
+def _replace_in_text(text: str, of: Callable[[Mark], Json]) -> str:
+    parts: list[str] = []
     position = 0
     for match in _MARK.finditer(text):
-        mark = _read(match)
         # A mark with a wrong checksum stays visible as text.
-        if mark is not None:
-            pieces += [text[position : match.start()], mark]
+        if (mark := _read(match)) is not None:
+            parts += [_check_plain(text[position : match.start()]), str(of(mark))]
             position = match.end()
-    pieces.append(text[position:])
-    for piece in pieces:
-        trace = _TRACE.search(piece) if isinstance(piece, str) else None
-        if trace is not None:
-            raise InvalidRequestError(
-                _READ if trace[0].endswith("#") else _CHANGED, code="held_result"
-            )
-    return pieces
+    return "".join([*parts, _check_plain(text[position:])])
 
 
-def _alone(value: Mapping[str, Json]) -> Mark | None:
-    """Return the mark in an object that must be a placeholder."""
-    text = value[WHOLE]
-    match = _MARK.fullmatch(text) if len(value) == 1 and isinstance(text, str) else None
-    return None if match is None else _read(match)
+def _check_plain(text: str) -> str:
+    if trace := _TRACE.search(text):
+        why = _READ if trace[0].endswith("#") else _CHANGED
+        raise InvalidRequestError(why, code="held_result")
+    return text
 
 
 def _read(match: re.Match[str]) -> Mark | None:
@@ -275,11 +264,12 @@ def _replace_marks(value: Json, of: Callable[[Mark], Json], depth: int = 0) -> J
         message = f"The arguments of a held call may be nested {MAX_DEPTH} levels deep."
         raise InvalidRequestError(message)
     if isinstance(value, str):
-        pieces = _pieces(value)
-        return "".join(piece if isinstance(piece, str) else str(of(piece)) for piece in pieces)
+        return _replace_in_text(value, of)
     if isinstance(value, Mapping) and WHOLE in value:
-        mark = _alone(value)
-        if mark is None:
+        # An object with this key must be a placeholder.
+        text = value[WHOLE]
+        match = _MARK.fullmatch(text) if len(value) == 1 and isinstance(text, str) else None
+        if match is None or (mark := _read(match)) is None:
             raise InvalidRequestError(_CHANGED, code="held_result")
         return of(mark)
     if isinstance(value, Mapping):
@@ -393,7 +383,7 @@ class HeldCalls:
                 decision=decision,
                 effect=asks[0].effect if asks else decision.effect,
                 asked=frozenset(rules),
-                digest="" if call.definition is None else whole_digest(call.definition),
+                digest="" if call.definition is None else tool_digests(call.definition).whole,
                 uses=uses,
                 flow=before,
             )

@@ -13,7 +13,7 @@ import json
 import logging
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
@@ -50,6 +50,8 @@ _GONE = (
     "that run did; leave that out of the program and run it without `retry_of`."
 )
 
+_LEAVE_OUT = "Leave this call out, or get what you need of its result with a call that reads."
+
 _REFUSALS = {
     "redefined": (
         "was made to another definition of its server, whose configuration has changed since.",
@@ -65,10 +67,8 @@ _REFUSALS = {
             "not, run what is left in a program of its own without `retry_of`."
         ),
     ),
-    "lost": (
-        "did happen, and its result was too large to keep.",
-        "Leave this call out, or get what you need of its result with a call that reads.",
-    ),
+    "lost": ("did happen, and its result was too large to keep.", _LEAVE_OUT),
+    "elsewhere": ("did happen, and this bridge does not have its result.", _LEAVE_OUT),
 }
 """Why a recorded call is neither answered nor made again, and what to do."""
 
@@ -115,6 +115,7 @@ class JournalEntry:
     run_id: str = ""
     size: int = ENTRY_BYTES
     server_definition: str = ""
+    fate: str = ""  # That of its run, if another bridge made it.
 
 
 def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:
@@ -133,7 +134,7 @@ class RetryChain:
     """A run and its retries."""
 
     head: str  # The last retry that made a changing call.
-    length: int = 0  # The number of such retries.
+    stored: str  # The last of them with a row in a shared store.
 
 
 class RunJournal:
@@ -145,16 +146,20 @@ class RunJournal:
         reserve: Callable[[int], bool] = lambda _: True,  # Takes bytes of memory; False if full.
         earlier: Replay | None = None,  # The run that this one retries, or whose plan it applies.
         *,
-        after: bool = False,  # Whether the calls follow the earlier ones, as those of a plan do.
+        planned_by: str = "",  # The run whose plan it applies: its calls come first.
+        calls: Sequence[JournalEntry] = (),
+        record: Mapping[str, Json] | None = None,  # What a row of another bridge says.
     ) -> None:
+        self.record = record or {}
         self.run_id = run_id
         self.under_way = False
-        self.chain: RetryChain = RetryChain(run_id) if earlier is None else earlier.chain
-        self.length = self.chain.length
+        chain = RetryChain(run_id, planned_by or run_id)
+        self.chain: RetryChain = chain if earlier is None else earlier.chain
+        self.head = self.chain.head
         self._reserve = reserve
         self._earlier = earlier
-        self._after = after
-        self._entries: list[JournalEntry] = []
+        self._after = bool(planned_by)
+        self._entries = list(calls)
         self._size = 0
         self.flow = FlowState()
         if earlier is not None:
@@ -167,6 +172,16 @@ class RunJournal:
             yield
         finally:
             self.under_way = False
+
+    def check(self) -> None:
+        """Raise `InvalidRequestError` if this bridge cannot retry the run yet."""
+        why = "it still runs, and what it calls is not known yet" if self.under_way else ""
+        if self.record.get("status") in ("running", "long"):
+            why = f"{self.record['fate']}"
+        if why:
+            remedy = "Retry it at its bridge, once it ended; elsewhere if that was silent for 15 s."
+            message = f"Run {self.run_id} cannot be retried here yet: {why}."
+            raise InvalidRequestError(message, remedy=remedy)
 
     def sent(self, call: CallFacts, effect: Effect, number: int = 0) -> JournalEntry:
         """Record a call that the gate sends next. Its outcome is unknown until `settle`."""
@@ -222,7 +237,7 @@ class Replay:
         self._run_id = run_id
         self._mask = mask
         self.chain: RetryChain = journal.chain
-        self.length = journal.chain.length
+        self.head = journal.chain.head
         self.flow: FlowState = journal.flow
         self._answered: dict[bytes, deque[JournalEntry]] = {}
         self._unknown: dict[bytes, JournalEntry] = {}
@@ -250,7 +265,8 @@ class Replay:
             raise self._refusal("redefined", earlier, arguments)
         if answered:
             if answered[0].result is None and not reads:
-                raise self._refusal("lost", answered[0], arguments)
+                why = "elsewhere" if answered[0].fate else "lost"
+                raise self._refusal(why, answered[0], arguments)
             entry = answered.popleft()
             self.size -= entry.size
             # A refreshed read still consumes its recorded entry.
@@ -276,15 +292,9 @@ class Replay:
         chain = self.chain
         if chain.head == self._run_id:
             return
-        if chain.length != self.length:
-            message = (
-                f"{call} is not made: another retry of the same run, {chain.head}, makes calls of "
-                "its own, perhaps this one."
-            )
-            remedy = f"Wait for that run, then retry it: retry_of={chain.head!r}."
-            raise RefusedError(message, remedy=remedy, code="outcome_unknown")
+        if chain.head != self.head:
+            raise another_retry(call, chain.head)
         chain.head = self._run_id
-        chain.length += 1
 
     def _refusal(
         self, why: str, entry: JournalEntry, arguments: Mapping[str, Json]
@@ -298,7 +308,18 @@ class Replay:
         became, remedy = _REFUSALS[why]
         call = f"{entry.server}.{entry.tool}({shown}), call {entry.number} of run {entry.run_id},"
         message = f"{call} {became} It is not made again."
+        if entry.fate:
+            message += f" Of that run is known: {entry.fate}."
         return RefusedError(message, remedy=remedy, code="outcome_unknown")
+
+
+def another_retry(call: str, run_id: str) -> RefusedError:
+    message = (
+        f"{call} is not made: another retry of the same run, {run_id}, makes calls of "
+        "its own, perhaps this one."
+    )
+    remedy = f"Wait for that run, then retry it: retry_of={run_id!r}."
+    return RefusedError(message, remedy=remedy, code="outcome_unknown")
 
 
 class Journals:
@@ -307,13 +328,9 @@ class Journals:
     Callers and servers fill them, so that the limits hold for all together. The oldest make room.
     """
 
-    def __init__(
-        self, *, max_runs: int = 200, max_bytes: int = 64 * 1024 * 1024, replica: str = ""
-    ) -> None:
+    def __init__(self, *, max_runs: int = 200, max_bytes: int = 64 * 1024 * 1024) -> None:
         self._max_runs = max_runs
         self._max_bytes = max_bytes
-        others = f" This is replica {replica!r}, and another one's runs are known there alone."
-        self._elsewhere = others if replica else ""
         self._runs: OrderedDict[str, tuple[str, RunJournal]] = OrderedDict()
         # An upper bound: freed bytes count until the next recount.
         self._used = 0
@@ -325,20 +342,8 @@ class Journals:
     def begin(
         self, run_id: str, owner: str, earlier: Replay | None = None, *, planned_by: str = ""
     ) -> RunJournal:
-        """Return the journal of a new run, which may retry an earlier one.
-
-        The calls of the run that made an applied plan come first, so that a retry of either run
-        knows all calls.
-        """
-        if planned_by:
-            try:
-                earlier = Replay(self.find(planned_by, owner), run_id=run_id)
-                earlier.claim_retry("the plan")
-            except (InvalidRequestError, UnknownError) as error:
-                # The plan can be applied, but not retried.
-                earlier = None
-                logger.info("the journal of a plan stands alone: %s", error.message)
-        journal = RunJournal(run_id, self._reserve, earlier, after=bool(planned_by))
+        """Return the journal of a new run, which may retry an earlier one, or apply its plan."""
+        journal = RunJournal(run_id, self._reserve, earlier, planned_by=planned_by)
         while len(self._runs) >= self._max_runs and self._evict():
             pass
         self._reserve(journal.size)
@@ -353,19 +358,16 @@ class Journals:
         if not self.knows(run_id, owner):
             message = (
                 f"There is no journal of a run {run_id!r:.80}: they are kept for the caller of the "
-                f"run, for about {self._max_runs} runs, and end with the bridge.{self._elsewhere}"
+                f"run, for about {self._max_runs} runs, and end with the bridge that made it."
             )
             raise UnknownError(message, remedy=_GONE, code="unknown_run")
-        last, journal = run_id, self._runs[run_id][1]
-        if run_id != journal.chain.head and journal.length != journal.chain.length:
-            last = journal.chain.head
+        journal = self._runs[run_id][1]
+        last = run_id if journal.head == journal.chain.head else journal.chain.head
         if last not in self._runs:
             message = f"Run {run_id} was retried by {last}, whose journal is gone."
             raise UnknownError(message, remedy=_GONE, code="unknown_run")
         journal = self._runs[last][1]
-        if journal.under_way:
-            message = f"Run {last} still runs; what it calls is not known yet."
-            raise InvalidRequestError(message, remedy="Wait for its result, then retry.")
+        journal.check()
         self._runs.move_to_end(last)
         return journal
 

@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, NamedTuple
 
-import anyio.to_thread
-
 from bridge.model import Json, Tool, short_digest
 from bridge.store import Store, adapter
 
@@ -36,24 +34,14 @@ _KIND = "pins"
 
 
 class Digests(NamedTuple):
-    """Digests of a tool's schemas without texts, of the words of its texts, and of both."""
+    """Digests of a tool's schemas and annotations without texts, of its texts, and of both."""
 
     schema: str
     text: str
     whole: str
 
 
-def tool_digest(tool: Tool) -> str:
-    """Return a digest of a tool's schemas and annotations."""
-    return _digests(tool).schema
-
-
-def whole_digest(tool: Tool) -> str:
-    """Return a digest of a tool's whole definition."""
-    return _digests(tool).whole
-
-
-def _digests(tool: Tool) -> Digests:
+def tool_digests(tool: Tool) -> Digests:
     known = _known_digests.get(id(tool))
     if known is not None and known[0]() is tool:
         return known[1]
@@ -182,8 +170,7 @@ class Pins:
             return ""
         if self._damage:
             return self._damage
-        before = self._before(tool, server_definition)
-        if before:
+        if before := self._before(tool, server_definition):
             return _difference(before[-1].facts, _facts(tool))
         if self._stored.count >= MAX_TOOLS:
             return f"the limit of {MAX_TOOLS:,} remembered tools does not include this one"
@@ -192,7 +179,7 @@ class Pins:
     async def keep(self, tool: Tool, server_definition: str = "", *, always: bool = False) -> str:
         """Remember an allowed definition, and return a note on a changed text."""
         pin = self._known(tool, server_definition)
-        schema, text, whole = _digests(tool)
+        schema, text, whole = tool_digests(tool)
         if self._kept is None or (pin is not None and text in pin.texts):
             return ""
         if pin is None and not always and self.change(tool, server_definition):
@@ -244,7 +231,7 @@ class Pins:
         return self._stored.servers.get(server_definition or tool.server, {}).get(tool.name, ())
 
     def _known(self, tool: Tool, server_definition: str) -> _Pin | None:
-        digests, full = _digests(tool), self.fully(tool.server)
+        digests, full = tool_digests(tool), self.fully(tool.server)
         pins = self._before(tool, server_definition)
         unstored = self._unstored.get((server_definition or tool.server, tool.name))
         for pin in (*pins, unstored.pin) if unstored is not None else pins:
@@ -261,7 +248,7 @@ class Pins:
             return
         state = self._kept.state()
         if state != self._state or self._kept.shared:
-            self._stored, self._damage = await anyio.to_thread.run_sync(_read, self._kept)
+            self._stored, self._damage = await self._kept.run(_read, self._kept)
             self._state = state
 
     def _refresh_now(self) -> None:
@@ -276,7 +263,7 @@ class Pins:
         assert self._kept is not None
         news = dict(self._unstored)
         servers = {name: dict(found) for name, found in self._unstored_servers.items()}
-        stored = await anyio.to_thread.run_sync(_add, self._kept, news, servers)
+        stored = await self._kept.run(_add, self._kept, news, servers)
         if stored is None:
             return
         self._stored = stored

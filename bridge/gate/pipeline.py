@@ -27,7 +27,7 @@ from bridge.errors import (
     RefusedError,
     UpstreamError,
 )
-from bridge.event_loop import LargeText, offload, with_plain_text
+from bridge.event_loop import LargeText, count_metric, offload, with_plain_text
 from bridge.gate.approval import Approval
 from bridge.gate.journal import OWN, outcome_after, outcome_of
 from bridge.gate.policy import CHANGED, UNLISTED, CallFacts, Decision, strictest
@@ -95,6 +95,8 @@ class Tally:
     def count(self, outcome: CallOutcome, call: CallFacts, why: str = "") -> None:
         if outcome == "sent":
             self.made[call.server] += 1
+        if outcome == "refused":
+            count_metric("calls_total", server=call.server, outcome="denied")
         counts = self._counts.setdefault(outcome, Counter())
         key = (call.server, call.tool, why)
         if key not in counts and len(counts) >= 100:
@@ -217,8 +219,7 @@ class Gate:
         real, sends_secret = await self._reveal(number, call)
         pending = await self._decide(number, call, real, effect, sends_secret=sends_secret)
         for step in (self._replay, self._hold):
-            answer = await step(pending)
-            if answer is not None:
+            if (answer := await step(pending)) is not None:
                 return answer
         context, approval = self.context, await self.ask(pending)
         try:
@@ -396,17 +397,20 @@ class Gate:
 
     async def _send(self, pending: PendingCall, send: Send, part: str) -> dict[str, Json]:
         context, number, call = self.context, pending.number, pending.call
-        self.tally.count("sent", call)
         # The outcome is unknown until `settle`.
         entry = context.journal.sent(call, pending.own.effect, number)
         started = time.monotonic()
         sending = partial(send, pending.real.arguments)
         try:
+            if context.fate is not None:
+                await context.fate.sending(entry)
+            self.tally.count("sent", call)
             with self.tally.under_way():
                 result = await context.send(sending, call.server, pending.own.labels)
         except BaseException as error:
             outcome = outcome_after(error)
             context.journal.settle(entry, outcome, None)
+            count_metric("calls_total", server=call.server, outcome=outcome)
             reads = call.definition is not None and call.definition.says_it_reads
             if outcome == "unknown" and not (reads or entry.effect == "read"):
                 self.tally.count("unknown", call, "no answer came")
@@ -422,6 +426,7 @@ class Gate:
         self.result_bytes += size
         context.budget.bytes += size
         context.journal.settle(entry, outcome, result)
+        count_metric("calls_total", server=call.server, outcome=outcome)
         # A retry makes a failed call again.
         self.tally.changing += entry.effect != "read" and outcome == "ok"
         await context.audit.record_outcome(number, outcome, size=size, ms=ms)
@@ -466,14 +471,10 @@ class Gate:
         self, number: int, call: CallFacts, decision: Decision, error: BridgeError
     ) -> BridgeError:
         # A decision to allow is not the reason of this refusal.
-        spent = error.code == "call_budget"
-        self.tally.count(
-            "refused", call, "budget" if spent else f"{decision.action}: {decision.rule}"
-        )
-        waited = getattr(error, "waited_ms", 0)
-        await self.context.audit.record_refusal(
-            number, call, decision, error.code, waited_ms=waited
-        )
+        why = "budget" if error.code == "call_budget" else f"{decision.action}: {decision.rule}"
+        self.tally.count("refused", call, why)
+        waited, audit = getattr(error, "waited_ms", 0), self.context.audit
+        await audit.record_refusal(number, call, decision, error.code, waited_ms=waited)
         return error
 
     async def _hide_error(self, server: str, error: UpstreamError) -> None:

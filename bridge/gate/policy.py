@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from bridge.gate.conditions import ConditionCheck, Work, is_short_text, texts_wanted
-from bridge.gate.pins import tool_digest
+from bridge.gate.pins import tool_digests
 from bridge.model import Action, Effect, Json, Provenance, Tool
 from bridge.settings.policy import (
     EXFILTRATION,
@@ -220,7 +220,7 @@ class _ToolRules:
             return ready.allows
         if self._digest is None:
             try:
-                self._digest = tool_digest(self.definition)
+                self._digest = tool_digests(self.definition).schema
             except (RecursionError, TypeError, ValueError):
                 # A definition without JSON form is never the allowed one.
                 self._digest = ""
@@ -580,16 +580,3 @@ def outlook(
             possible.append(Possibility(replace(found, rule=f"rule '{rule.name}'"), tuple(on)))
     base = Policy(replace(policy.spec, rules=tuple(certain))).decide(call, effect)
     return Outlook(base, tuple(possible))
-
-
-def flow_decision(
-    flow: Flow,
-    call: CallFacts,
-    labels: frozenset[str],
-    before: Sequence[tuple[CallFacts, frozenset[str]]],
-) -> Decision | None:
-    """Return the decision of the flow rules on a call after all these other calls."""
-    state = FlowState()
-    for earlier, its in before:
-        state.add_call(earlier.server, earlier.tool, its)
-    return flow.decide(state, call.server, labels)

@@ -392,7 +392,7 @@ class Vault:
 
     def _hide(self, server: str, value: Json) -> Json:
         texts, numbers = partial(self._hide_text, server), partial(self._hide_number, server)
-        return _rewrite(value, texts, numbers, lambda: _DEEPER)
+        return _rewrite(value, texts, numbers)
 
     def _hide_text(self, server: str, text: str) -> str:
         if "\\u" in text and text.lstrip()[:1] in ("{", "["):
@@ -438,7 +438,7 @@ class Vault:
             message = "The arguments are too large to be searched for tokens of personal data."
             raise InvalidRequestError(message, remedy="Pass on less at a time.")
         texts, numbers = partial(self._reveal_text, server), partial(self._reveal_number, server)
-        revealed: dict[str, Json] = _rewrite(arguments, texts, numbers, _refuse_depth)
+        revealed: dict[str, Json] = _rewrite(arguments, texts, numbers, refuses=True)
         written = self._written.setdefault(server, set())
         written.update((found.kind, found.same) for found in self._found_in(arguments))
         if len(written) > MAX_VALUES:
@@ -516,7 +516,8 @@ def _rewrite(
     value: Json,
     text: Callable[[str], str],
     number: Callable[[int], int],
-    too_deep: Callable[[], Json],
+    *,
+    refuses: bool = False,  # Whether to refuse deep parts, rather than leave them out.
     depth: int = 0,
 ) -> Json:
     """Return a value with each text, key and number replaced, but for encoded contents."""
@@ -527,22 +528,19 @@ def _rewrite(
     if not isinstance(value, (dict, list)):
         return value
     if depth >= MAX_DEPTH:
-        return too_deep()
+        if refuses:
+            raise InvalidRequestError("The arguments are nested too deeply.")
+        return _DEEPER
+    below = partial(_rewrite, text=text, number=number, refuses=refuses, depth=depth + 1)
     if isinstance(value, list):
-        return [_rewrite(item, text, number, too_deep, depth + 1) for item in value]
+        return [below(item) for item in value]
     typed = isinstance(value.get("mimeType"), str)
     return {
         text(key) if isinstance(key, str) else key: (
-            item
-            if typed and _is_encoded(key, item)
-            else _rewrite(item, text, number, too_deep, depth + 1)
+            item if typed and _is_encoded(key, item) else below(item)
         )
         for key, item in value.items()
     }
-
-
-def _refuse_depth() -> Json:
-    raise InvalidRequestError("The arguments are nested too deeply.")
 
 
 def _is_encoded(key: Json, value: Json) -> bool:

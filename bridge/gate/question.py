@@ -75,9 +75,8 @@ def question(
     inline = [(_argument(key, unlisted), values[key]) for key in names]
     if unlisted:
         lines.append(f"The tool does not describe: {_list_names(unlisted)}")
-    lines.insert(
-        0, f"Allow {name}({', '.join(f'{key}={shown(v, WIDTH * 4)}' for key, v in inline)})?"
-    )
+    whole = ", ".join(f"{key}={shown(value, WIDTH * 4)}" for key, value in inline)
+    lines.insert(0, f"Allow {name}({whole})?")
     if _is_whole({call.server: {call.tool: values}}) and fits(lines):
         text = _block([*lines, *_digest(call)])
     else:
@@ -345,8 +344,7 @@ def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
         f" = {shown(arguments[name], room)}"
         for name in listed
     ]
-    if len(names) > len(listed):
-        rest = names[len(listed) :]
+    if rest := names[len(listed) :]:
         lines.append(f"  and {len(rest)} more arguments: {_list_names(rest)}")
     return [*lines, *_digest(call)]
 

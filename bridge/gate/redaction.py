@@ -171,8 +171,7 @@ class Redactor:
         """
         if marks:
             return self._with(_plain=self.marks).arguments(value, schema)
-        texts = _texts(value)
-        if texts is not None:
+        if (texts := _texts(value)) is not None:
             # One search of all texts takes a fifth of the time, for each call.
             # No format has a line feed, and each may stand next to one. Matches over two texts are
             # checked again.
@@ -535,8 +534,7 @@ def _encode_forms(data: bytes, mark: bytes) -> Iterator[Form]:
         full = (before + len(data)) * 8 // 6
         if full - lost < LEAST_ENCODED:
             continue
-        ways = (base64.b64encode, base64.urlsafe_b64encode)
-        for encode in ways:
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
             text = encode(bytes(before) + data)[lost:full]
             yield (text, encode(bytes(before) + filled)[lost:full], False)
     for digits in (data.hex(), data.hex().upper()):

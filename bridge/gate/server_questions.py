@@ -87,15 +87,17 @@ def may_sample(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
         f"    messages: {len(listed) if isinstance(listed, list) else 0}",
         f"    the last: {one_line(_head(params), MAX_TEXT_CHARS)}",
     ]
-    titles = {"call": "Once", "run": "This run, any question"}
-    return form("\n".join(lines), {**titles, "no": "No"})
+    return form("\n".join(lines), {"call": "Once", "run": "This run, any question", "no": "No"})
 
 
 def elicitation(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
     """Return a server's question to the user, safe to show. Pure."""
     name = safe_name(server)
-    lines = _lines(server, str(params.get("message") or ""))
-    shown = [f"[{name}] {line}" for line in lines or ["(no text)"]]
+    message = str(params.get("message") or "")
+    _bound(server, "The question's message", len(message), "characters", 4000)
+    lines = [line for line in message.replace("\r\n", "\n").split("\n") if line.strip()]
+    _bound(server, "The question's message", len(lines), "lines", 40)
+    shown = [f"[{name}] {one_line(line, len(line))}" for line in lines or ["(no text)"]]
     asked = {key: value for key, value in params.items() if key not in ("requestedSchema", "url")}
     if params.get("mode") == "url":
         url, host = _address(server, params.get("url"))
@@ -134,13 +136,6 @@ def _refuse(server: str, problem: str) -> NoReturn:
 def _bound(server: str, what: str, size: float, unit: str, most: int) -> None:
     if size > most:
         _refuse(server, f"{what} has {size:,} {unit}; at most {most:,}")
-
-
-def _lines(server: str, message: str) -> list[str]:
-    _bound(server, "The question's message", len(message), "characters", 4000)
-    lines = [line for line in message.replace("\r\n", "\n").split("\n") if line.strip()]
-    _bound(server, "The question's message", len(lines), "lines", 40)
-    return [one_line(line, len(line)) for line in lines]
 
 
 def _address(server: str, url: Json) -> tuple[str, str]:

@@ -20,8 +20,7 @@ from bridge.errors import (
     RefusedError,
 )
 from bridge.gate.approval import DO_NOT_EVADE, Approval, Ask
-from bridge.gate.audit import AuditLog
-from bridge.gate.audit.log import Record, without_empty
+from bridge.gate.audit.log import AuditLog, Record, without_empty
 from bridge.gate.pins import Pins
 from bridge.gate.policy import REDEFINED, Decision, Policy
 from bridge.gate.question import because, read_answer, safe_name, start_question, was_asked
@@ -54,8 +53,7 @@ class Starts:
     def decide(self, spec: ServerSpec) -> Decision:
         policy = self.policy()
         decision = policy.start(spec.name)
-        approved = self.pins.is_approved(spec.name, spec.definition)
-        if decision.action == "ask" and approved:
+        if decision.action == "ask" and self.pins.is_approved(spec.name, spec.definition):
             decision = Decision(action="allow", rule=decision.rule, reason="a person allowed it")
         if decision.action == "deny" or not (policy.spec.present and policy.spec.pin):
             return decision
@@ -93,8 +91,7 @@ class Starts:
         if policy.spec.present and policy.spec.pin and approval is None:
             await self.pins.keep_server(spec.name, spec.definition)
             # Another bridge may have stored another definition first.
-            change = self.pins.server_change(spec.name, spec.definition)
-            if change:
+            if change := self.pins.server_change(spec.name, spec.definition):
                 decision = Decision(action="ask", rule=REDEFINED, reason=change)
                 raise await self._approval_needed(spec, decision)
         await self._record(spec, decision, approval)

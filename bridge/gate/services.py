@@ -22,11 +22,11 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from bridge.errors import RefusedError, SettingsError, UnknownError, UpstreamError
+from bridge.errors import RefusedError, SettingsError, UnknownError, UpstreamError, UsageError
 from bridge.event_loop import Clock, background_tasks
 from bridge.gate.approval import Approver, Grants
-from bridge.gate.audit import RunAudit
-from bridge.gate.audit.log import audit_log
+from bridge.gate.audit.log import RunAudit, audit_log
+from bridge.gate.fates import Fates, RunFate
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Journals, Replay, RunJournal, digest
 from bridge.gate.pins import Pins
@@ -202,6 +202,7 @@ class GateContext:
     approver: Approver = field(default_factory=Approver)
     audit: RunAudit = field(default_factory=RunAudit)
     journal: RunJournal = field(default_factory=RunJournal)
+    fate: RunFate | None = None  # None unless bridges share the store.
     marks: Marks = field(default_factory=Marks)
     vault: Vault = field(default_factory=Vault)
     ongoing_calls: OngoingCalls = field(default_factory=OngoingCalls)
@@ -261,9 +262,13 @@ class RunContext:
         async with audit.until_end() as end:
             with self.context.journal.recording():
                 questions = self.caller.server_questions
-                yield lambda result: end(
-                    {**_end_facts(result), "questionsRefused": questions.refused or None}
-                )
+                try:
+                    yield lambda result: end(
+                        {**_end_facts(result), "questionsRefused": questions.refused or None}
+                    )
+                finally:
+                    if self.context.fate is not None:
+                        await self.context.fate.end()
 
 
 class PolicyFile:
@@ -344,6 +349,7 @@ class GateServices:
         redactor: Redactor,
         current_asker: Callable[[], StartApprover | None],  # For servers that the run starts.
         is_plan: Callable[[str, str], bool],  # Takes an id and its owner.
+        process: str = "",  # The name of this process in a shared store.
     ) -> None:
         self._inventory = inventory
         self._is_plan = is_plan
@@ -351,22 +357,21 @@ class GateServices:
         self.audit = audit_log(settings)
         self._policy = PolicyFile(settings, self.audit.later)
         self._pins = Pins(store_of(settings))
+        self.policy = self._policy.now
         self.starts = Starts(self.policy, self.audit, self._pins, current_asker)
         self._grants = Grants()
         self._rates = Rates()
         self._vaults = Vaults()
         self._replaced: Callable[[str], Replaced] = lru_cache(MAX_OWNERS)(lambda owner: {})
         self._mask = partial(redactor.arguments, marks=True)
-        self.journals = Journals(replica=settings.replica)
+        self.fates = Fates(store_of(settings), settings.replica, process)
+        self.journals = Journals()
         self.ongoing_calls = OngoingCalls()
 
     def audit_of(self, run_id: str, owner: str, policy: str = "") -> RunAudit:
         return RunAudit(self.audit, run_id, mask=self._mask, policy=policy, owner=owner)
 
-    def policy(self) -> Policy:
-        return self._policy.now()
-
-    def begin(
+    async def begin(
         self,
         run_id: str,
         request: RunRequest | ApplyRequest,
@@ -375,11 +380,12 @@ class GateServices:
         planned_by: str = "",
     ) -> RunContext:
         """Build the context of a run, which may apply the plan of the run `planned_by`."""
-        policy = self._policy.now()
+        policy = self.policy()
         self._grants.keep_to(policy.spec)
         self._pins.fully = policy.pins_fully
-        replay, owner = self._replay(run_id, request), request.owner
-        journal = self.journals.begin(run_id, owner, replay, planned_by=planned_by)
+        replay, owner = await self._replay(run_id, request), request.owner
+        earlier = await self._plans_calls(run_id, planned_by, owner) if planned_by else replay
+        journal = self.journals.begin(run_id, owner, earlier, planned_by=planned_by)
         audit, privacy = self.audit_of(run_id, owner, self._policy.digest), policy.spec.privacy
         self._redact_for(caller, partial(self._vaults.of, owner, privacy))
         caller.asker = StartApprover(run=run_id, ask=caller.elicit, for_all=bool(request.principal))
@@ -409,6 +415,7 @@ class GateServices:
             approver=approver,
             audit=audit,
             journal=journal,
+            fate=RunFate(self.fates, journal, owner) if self.fates.are_shared else None,
             flow_state=journal.flow,
             marks=Marks(self.redactor, self._replaced(owner)),
             vault=self._vaults.of(owner, privacy),
@@ -418,14 +425,38 @@ class GateServices:
         )
         return RunContext(caller=caller, owner=owner, context=context)
 
-    def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:
+    async def _plans_calls(self, run_id: str, planned_by: str, owner: str) -> Replay | None:
+        """Return the calls of the run that made a plan: a retry of either run knows them."""
+        try:
+            earlier = Replay(await self._journal(planned_by, owner), run_id=run_id)
+            earlier.claim_retry("the plan")
+        except UsageError as error:
+            # The plan can be applied, but not retried.
+            logger.info("the journal of a plan stands alone: %s", error.message)
+            return None
+        return earlier
+
+    async def _journal(self, run_id: str, owner: str) -> RunJournal:
+        """Return a run's journal, or what a row of another bridge says of it."""
+        try:
+            return self.journals.find(run_id, owner)
+        except UnknownError:
+            fate = await self.fates.find(run_id, owner)
+            if fate is None:
+                raise
+        if self.journals.knows(fate.run_id, owner):
+            return self.journals.find(fate.run_id, owner)
+        fate.check()
+        return fate
+
+    async def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:
         if not isinstance(request, RunRequest) or not request.retry_of:
             return None
         if self._is_plan(request.retry_of, request.owner):
             message = f"{request.retry_of} is a plan's id, and `retry_of` takes a run's."
             remedy = "To make the plan's calls, give the id alone, as `apply`."
             raise UnknownError(message, remedy=remedy, code="unknown_run")
-        journal = self.journals.find(request.retry_of, request.owner)
+        journal = await self._journal(request.retry_of, request.owner)
         return Replay(journal, request.reads, run_id=run_id, mask=self._mask)
 
     def _redact_for(self, caller: Caller, vault: Callable[[], Vault]) -> None:

@@ -220,11 +220,7 @@ def _mount(path: str) -> Dict[str, Any]:
 
 
 def _cgroup(read: Reader, controller: str, unified: str, legacy: str) -> List[str]:
-    paths = _cgroup_paths(read, controller, unified, legacy)
-    return [text for text in (read(path).strip() for path in paths) if text]
-
-
-def _cgroup_paths(read: Reader, controller: str, unified: str, legacy: str) -> List[str]:
+    """Return the texts of a controller's file, of this process's cgroup and its parents."""
     paths = []
     root = "/sys/fs/cgroup"
     for line in read("/proc/self/cgroup").splitlines():
@@ -243,7 +239,7 @@ def _cgroup_paths(read: Reader, controller: str, unified: str, legacy: str) -> L
             group = group.rpartition("/")[0]
     if legacy:
         paths.append("%s/%s/%s" % (root, controller, legacy))
-    return list(dict.fromkeys(paths))
+    return [text for path in dict.fromkeys(paths) if (text := read(path).strip())]
 
 
 def read_only_root() -> None:

@@ -82,25 +82,31 @@ def listing_digest(spec: ServerSpec) -> str:
     return hashlib.sha256(json.dumps(identity).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
+def read_stored(
+    store: Store, kind: str, specs: Iterable[ServerSpec]
+) -> Iterator[tuple[ServerSpec, bytes]]:
+    """Yield the servers with a stored document of a kind, each with that document."""
+    named = {listing_digest(spec): spec for spec in specs}
+    try:
+        for name, data in store.documents(kind, named).items():
+            yield named[name], data
+    except OSError as error:
+        logger.debug("stored documents (%s) cannot be read: %s", kind, error)
+
+
 class ToolCache:
     """Reads and writes listings; logs and ignores failures."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.run = store.run
 
     def load(self, spec: ServerSpec) -> Listing | None:
         return self.load_all([spec]).get(spec.name)
 
     def load_all(self, specs: Iterable[ServerSpec]) -> dict[str, Listing]:
-        named = {listing_digest(spec): spec for spec in specs}
-        found: dict[str, bytes] = {}
-        try:
-            found = self._store.documents(_KIND, named)
-        except OSError as error:
-            logger.debug("stored lists of tools cannot be read: %s", error)
         listings: dict[str, Listing] = {}
-        for name, data in found.items():
-            spec = named[name]
+        for spec, data in read_stored(self._store, _KIND, specs):
             try:
                 listing = adapter(Listing).validate_json(data)
             except ValueError as error:
@@ -129,10 +135,9 @@ class ToolInventory:
     def __init__(
         self, shapes: LearnedShapes | None = None, redactor: Redactor | None = None
     ) -> None:
-        self.shape_revision = 0
+        self.revision = self.shape_revision = 0
         self._redactor = redactor or Redactor()
         self._shapes = shapes
-        self._revision = 0
         self._listeners: list[Callable[[], None]] = []
         self.aliases: Mapping[str, str] = {}
         self._descriptions: Mapping[str, str] = {}
@@ -145,12 +150,8 @@ class ToolInventory:
         self._changing: set[str] = set()
         self._stubs: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
 
-    @property
-    def revision(self) -> int:
-        return self._revision
-
     def _revise(self) -> None:
-        self._revision += 1
+        self.revision += 1
         self._initial = None
         for listener in tuple(self._listeners):
             listener()

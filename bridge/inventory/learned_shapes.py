@@ -18,7 +18,6 @@ from time import time
 from typing import Annotated, Literal
 
 import anyio
-import anyio.to_thread
 from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from bridge.catalog import shapes
@@ -26,7 +25,7 @@ from bridge.catalog.entries import Observation
 from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape
 from bridge.event_loop import LARGE
 from bridge.guest.protocol.results import text_of
-from bridge.inventory.inventory import AGE, listing_digest
+from bridge.inventory.inventory import AGE, listing_digest, read_stored
 from bridge.model import Json, ServerSpec, Tool
 from bridge.rpc.values import shape_value
 from bridge.store import Store
@@ -84,16 +83,6 @@ class _Document:
 
 
 _DOCUMENT = TypeAdapter(_Document)
-
-
-def load_shapes(store: Store, specs: Iterable[ServerSpec]) -> Loaded:
-    named = {listing_digest(spec): spec for spec in specs}
-    found: dict[str, bytes] = {}
-    try:
-        found = store.documents(_KIND, named)
-    except OSError as error:
-        logger.debug("stored shapes of results cannot be read: %s", error)
-    return {spec.name: _parse_document(found.get(name), spec) for name, spec in named.items()}
 
 
 def add_shapes(store: Store, news: Sequence[tuple[ServerSpec, ShapeRecords]]) -> bool:
@@ -250,13 +239,15 @@ class LearnedShapes:
         """Read the records of new or redefined servers. Blocks, so call it in a thread."""
         known = {name: server.spec for name, server in tuple(self._servers.items())}
         new = [spec for spec in specs if known.get(spec.name) != spec]
-        return load_shapes(self._store, new) if new else {}
+        loaded: dict[str, ShapeRecords] = {spec.name: {} for spec in new}
+        for spec, data in read_stored(self._store, _KIND, new) if new else ():
+            loaded[spec.name] = _parse_document(data, spec)
+        return loaded
 
     def configure(self, specs: Iterable[ServerSpec], loaded: Loaded) -> None:
         before, self._servers = self._servers, {}
         for spec in specs:
-            known = before.get(spec.name)
-            if known is not None and known.spec == spec:
+            if (known := before.get(spec.name)) is not None and known.spec == spec:
                 self._servers[spec.name] = before.pop(spec.name)
             elif spec.name in loaded:
                 self._servers[spec.name] = _Server(spec, loaded[spec.name])
@@ -328,7 +319,7 @@ class LearnedShapes:
             if not news:
                 return
             add = partial(add_shapes, self._store, news)
-            if not await anyio.to_thread.run_sync(add, abandon_on_cancel=True):
+            if not await self._store.run(add, abandon=True):
                 for spec, records in news:
                     self._put_back(spec, records)
 

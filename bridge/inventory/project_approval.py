@@ -11,7 +11,7 @@ from bridge.callers.client import RunCaller
 from bridge.discovery.documents import MalformedError
 from bridge.discovery.report import ProposedServer
 from bridge.errors import ApprovalRefusedError, CannotAskError
-from bridge.gate.audit import AuditLog
+from bridge.gate.audit.log import AuditLog
 from bridge.gate.question import read_answer, safe_name
 from bridge.gate.server_starts import Starts, approved_record
 from bridge.inventory.configuration import approval_needed, approval_question

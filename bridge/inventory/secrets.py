@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from bridge.discovery.variables import INPUT_PREFIX
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import (
     LEAST_NAMED,
@@ -30,8 +31,6 @@ from bridge.model import Json, ServerSpec
 from bridge.settings.policy import matcher
 
 MAX_TOKENS = 8  # An authorization server may send tokens without end. Texts have earlier ones.
-
-INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
 
 _BLANK = re.compile(r"\s")
 

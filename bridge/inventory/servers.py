@@ -159,8 +159,7 @@ class Lister:
             await request.done.wait()
         if request.outcome is not None:
             return request.outcome
-        known = self._inventory.tools(name)
-        if known is not None:
+        if (known := self._inventory.tools(name)) is not None:
             return known
         return ServerStartError(
             f"Server {name!r} did not answer within {self._straggler_seconds:g} s; "
@@ -231,7 +230,7 @@ class Lister:
         if is_stored and 0 <= now - self._saved.get(spec.name, 0.0) < 3600.0:
             return
         self._saved[spec.name] = now
-        await anyio.to_thread.run_sync(partial(self.cache.save, spec, listing))
+        await self.cache.run(self.cache.save, spec, listing)
 
     def use(self, names: Iterable[str]) -> None:
         """Mark servers as used by runs, so that they are not stopped after listing."""
@@ -291,7 +290,7 @@ class Lister:
                 idle = self._is_idle(name)
                 spec = self._pool.spec(name)
                 # Another bridge may have asked, and this one may ask meanwhile.
-                listing = await anyio.to_thread.run_sync(self.cache.load, spec)
+                listing = await self.cache.run(self.cache.load, spec)
                 before = self.listings.get(name)
                 newer = listing and (before is None or listing.listed_at > before.listed_at)
                 if listing and newer and self._specs.get(name) == spec:
@@ -326,8 +325,7 @@ class Lister:
         return name not in self._used and self._pool.state(name).state in ("idle", "failed")
 
     async def _stop_unused(self, name: str) -> None:
-        request = self.requests.get(name)
-        if request is not None:
+        if (request := self.requests.get(name)) is not None:
             await request.done.wait()
         if name not in self._used and name in self._pool.names():
             self._pool.server(name).stop_if_unused()
@@ -407,7 +405,7 @@ class Servers:
         return True
 
     async def _reconfigure(self, stamp: object) -> None:
-        self.discovery, listings, shapes = await anyio.to_thread.run_sync(self._read)
+        self.discovery, listings, shapes = await self._lister.cache.run(self._read)
         self._stamp = stamp
         self.secrets.configure(self.discovery.servers)
         if self._shapes is not None:
@@ -454,8 +452,7 @@ class Servers:
                     code="unknown_server",
                 )
         message = f"There is no server {name!r:.200}."
-        near = nearest(name, [*self.aliases, *self.aliases.values()])
-        if near:
+        if near := nearest(name, [*self.aliases, *self.aliases.values()]):
             message = f"{message} Did you mean {near!r}?"
         raise UnknownError(self.unknown_server_text(message), code="unknown_server")
 

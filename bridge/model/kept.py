@@ -83,7 +83,7 @@ ArtifactKind = Literal["file", "stdout", "stderr", "result", "shown"]
 
 STREAMS = ("stdout", "stderr", "result")  # Kinds that are read by their run's id.
 
-SessionState = Literal["new", "kept", "restored", "lost", "ended"]
+SessionState = Literal["new", "kept", "restored", "unsaved", "lost", "ended"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,8 +190,8 @@ class SessionReport:
         session_id: A random id, which opens the session over HTTP.
         name: The caller's name for it.
         run: The number of the run, from 1.
-        state: "new", "restored" from a checkpoint, or "kept" from the last run; "lost" or "ended"
-            after the run.
+        state: "new", "restored" from a checkpoint, or "kept" from the last run; "unsaved", "lost"
+            or "ended" after the run.
         holds: The variables, the largest first.
         more: The number of further variables.
         lost: The variables that the checkpoint lacked.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ from bridge.event_loop import with_plain_text
 from bridge.gate.approval import Approval, Approver
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
 from bridge.gate.journal import outcome_after
-from bridge.gate.pins import whole_digest
+from bridge.gate.pins import tool_digests
 from bridge.gate.pipeline import Gate, Grant, add_receipt
 from bridge.gate.policy import CallFacts, Decision
 from bridge.gate.services import GateServices, RunContext
@@ -37,17 +38,11 @@ from bridge.plans.plan_store import Plans, StoredPlan, now_text
 from bridge.render.plan import plan_question
 from bridge.rpc.values import shape_value, tool_error
 
+_TAKEN = re.compile("the run ([0-9a-f]{32}) took it")
+
 MAX_QUESTION = 5_500
 """Characters of the list of calls in a question. The list fits, so that its own note of cuts stays.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Times:
-    """Time limits in seconds: `apply` for a plan, `finish` for its running call if cancelled."""
-
-    apply: float = 30 * 60.0  # The user approved all calls.
-    finish: float = 5.0
 
 
 StepStatus = Literal["done", "failed", "unknown", "not done"]
@@ -62,13 +57,15 @@ class PlanStep:
     shown: Mapping[str, Json] = field(default_factory=dict)
     error: str = ""
     reason: Reason = "exception"
+    sent: bool = True  # Whether the server may have received it.
 
     def fail(self, error: str, reason: Reason = "exception", status: StepStatus = "failed") -> None:
         self.status, self.error, self.reason = status, error, reason
 
     def stop(self, error: BridgeError, *, sent: bool = False) -> None:
         outcome = outcome_after(error) if sent else "not-sent"
-        if outcome != "not-sent":
+        self.sent = outcome != "not-sent"
+        if self.sent:
             self.fail(error.message, status="failed" if outcome == "refused" else "unknown")
             return
         reason: Reason = "validation" if isinstance(error, UsageError) else "exception"
@@ -100,14 +97,15 @@ class PlanExecutor:
     servers: Servers
     services: GateServices
     plans: Plans
-    times: Times = field(default_factory=Times)
+    seconds: float = 30 * 60.0  # For a plan: the user approved all calls.
+    finish_seconds: float = 5.0  # For the running call, if the plan is cancelled.
 
     async def apply(self, request: ApplyRequest, caller: RunCaller) -> RunResult:
         """Make a plan's calls, after a person has approved exactly those."""
         run_id, kept = request.run_id, await self._take(request)
         begun = False
         try:
-            run = self.services.begin(run_id, request, caller, planned_by=kept.run_id)
+            run = await self.services.begin(run_id, request, caller, planned_by=kept.run_id)
             approval = await self._get_approval(kept, request, run)
             facts = {**_facts(kept), "approval": approval.fields}
             async with run.recording(request, kept.servers, facts) as record:
@@ -133,7 +131,9 @@ class PlanExecutor:
     async def _take(self, request: ApplyRequest) -> StoredPlan:
         try:
             return await self.plans.take(request.plan_id, request.owner, run_id=request.run_id)
-        except UnknownError:
+        except UnknownError as error:
+            if taken := _TAKEN.search(error.message):
+                await self.services.fates.explain(error, taken[1], request.owner)
             if not self.services.journals.knows(request.plan_id, request.owner):
                 raise
             message = f"{request.plan_id} is a run's id, and `apply` takes a plan's."
@@ -163,7 +163,7 @@ class PlanExecutor:
         kept, gate = execution.kept, execution.gate
         started = time.monotonic()
         try:
-            await execution.perform(self.times)
+            await execution.perform(self.seconds, self.finish_seconds)
         finally:
             # A cancelled client gets no result, but the audit log does.
             result = _result(execution, run_id)
@@ -172,11 +172,15 @@ class PlanExecutor:
                 tool_calls=gate.calls,
                 tool_result_bytes=gate.result_bytes,
             )
-            result = replace(result, usage=usage, timeout_seconds=self.times.apply)
+            result = replace(result, usage=usage, timeout_seconds=self.seconds)
             record(result)
-            why = f"it was applied by the run {run_id}, which ended at {now_text()}"
-            why = f"{why}: {result.summary.rstrip('.')}"
-            await self.plans.close(kept.plan_id, kept.owner, why)
+            if execution.is_untouched:
+                # Another bridge may have the policy or the server to apply it.
+                await self.plans.give_back(kept)
+            else:
+                why = f"it was applied by the run {run_id}, which ended at {now_text()}"
+                why = f"{why}: {result.summary.rstrip('.')}"
+                await self.plans.close(kept.plan_id, kept.owner, why)
         return result
 
 
@@ -199,10 +203,15 @@ class _Execution:
         self.steps = [PlanStep(request=request) for request in kept.requests]
         self.late = False
 
-    async def perform(self, times: Times) -> None:
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the first call was refused before its server received it."""
+        return bool(self.steps[0].error) and not self.steps[0].sent
+
+    async def perform(self, seconds: float, finish_seconds: float) -> None:
         """Make the calls in order until one fails. A cancellation ends it between two calls."""
         clock = self._run.caller.clock
-        until = clock.now() + times.apply
+        until = clock.now() + seconds
         for step in self.steps:
             await anyio.lowlevel.checkpoint()
             if clock.now() >= until:
@@ -218,7 +227,7 @@ class _Execution:
             except BridgeError as error:
                 step.stop(error)
                 return
-            await self._make(step, arguments, times.finish)
+            await self._make(step, arguments, finish_seconds)
             if step.status != "done":
                 return
 
@@ -230,7 +239,7 @@ class _Execution:
         # Lists the tools again, unless the server notifies of changes.
         await self._servers.load([call.server])
         tool = self._servers.inventory.tool(call.server, call.tool)
-        if (whole_digest(tool) if tool is not None else "") != request.digest:
+        if (tool_digests(tool).whole if tool is not None else "") != request.digest:
             message = f"{call} has changed since the plan was made."
             raise InvalidRequestError(message, remedy="Look at it, and plan again.")
         if tool is None:
@@ -342,11 +351,13 @@ def _error(execution: _Execution, stopped: PlanStep | None, why: str, run_id: st
     for status, word in words.items():
         numbers = [step.request.number for step in execution.steps if step.status == status]
         lines += [f"{word}: {ranges(numbers)}."] if numbers else []
-    lines.append(
-        "The plan is used up. For the other calls, run the program again with "
-        f'retry_of="{run_id}", which repeats no call that was made here; or plan again.'
-    )
-    return "\n".join(lines)
+    end = "The plan is not used up."
+    if not execution.is_untouched:
+        end = (
+            "The plan is used up. For the other calls, run the program again with "
+            f'retry_of="{run_id}", which repeats no call that was made here; or plan again.'
+        )
+    return "\n".join([*lines, end])
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -15,15 +15,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 
 import anyio
-import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
 from bridge.gate.held_calls import HeldCalls, HeldRequest
 from bridge.model import Plan, owner_digest
 from bridge.store import Store, Transaction, adapter
+from bridge.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +65,6 @@ class Plans:
         self._kept: OrderedDict[str, StoredPlan] = OrderedDict()
         self._gone: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
-    def __repr__(self) -> str:
-        return f"<Plans kept={len(self._kept)} remembered={len(self._gone)}>"
-
     async def keep(
         self,
         held_calls: HeldCalls,
@@ -92,14 +88,14 @@ class Plans:
             run_id=run_id,
             requests=tuple(held_calls.requests),
             characters=held_calls.characters,
-            until=(self._now() if store is None else time.time()) + seconds,
+            until=self._now() + seconds,
         )
         if store is None:
             self._drop_expired()
             self._add(made)
             return made.plan
         try:
-            await anyio.to_thread.run_sync(_put, store, made)
+            await store.run(_put, store, made)
         except (OSError, ValueError, RecursionError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
             return _withdrawn(made.plan, f"it could not be kept ({why})")
@@ -118,7 +114,7 @@ class Plans:
             self._end(plan_id, owner, used)
             return kept
         try:
-            return await anyio.to_thread.run_sync(_take, store, plan_id, owner, used)
+            return await store.run(_take, store, plan_id, owner, used)
         except OSError as error:
             raise BridgeError(
                 f"Plans cannot be looked up: {error.strerror}.", code="store_unavailable"
@@ -139,14 +135,14 @@ class Plans:
 
     async def give_back(self, kept: StoredPlan) -> None:
         if store := self._store_of(kept.plan_id, kept.owner):
-            await _settle(partial(_put, store, kept))
+            await _settle(store, _put, kept, kept.until)
         else:
             self._gone.pop(kept.plan_id, None)
             self._add(kept)
 
     async def close(self, plan_id: str, owner: str, why: str) -> None:
         if store := self._store_of(plan_id, owner):
-            await _settle(partial(_close_stored, store, plan_id, owner, why))
+            await _settle(store, _close_stored, plan_id, owner, why)
         else:
             self._end(plan_id, owner, why)
 
@@ -175,11 +171,11 @@ class Plans:
                 self._end(oldest.plan_id, oldest.owner, "newer plans took its place; plan again")
 
 
-async def _settle(write: Callable[[], None]) -> None:
+async def _settle(store: Store, write: Callable[..., None], *given: object) -> None:
     # Even if the applying run was cancelled.
     with anyio.CancelScope(shield=True):
         try:
-            await anyio.to_thread.run_sync(write)
+            await store.run(write, store, *given)
         except OSError as error:
             logger.warning("the end of a plan cannot be stored: %s", error)
 
@@ -210,16 +206,19 @@ _KIND = "plan"
 _ENDS = "plan-end"
 
 
-def _put(store: Store, made: StoredPlan) -> None:
+def _put(store: Store, made: StoredPlan, until: float | None = None) -> None:
     # pydantic cannot write lone surrogates, and writes infinity as null.
     facts = adapter(StoredPlan).dump_python(made, exclude={"owner", "until"})
     data, whose = json.dumps(facts, default=sorted).encode("ascii"), owner_digest(made.owner)
     with store.writing(durable=True) as kept:
         kept.delete(_ENDS, whose, made.plan_id)
-        kept.put(_KIND, whose, made.plan_id, data, updated=made.until - PLAN_SECONDS)
-        kept.prune(_KIND, owner=whose, most=MAX_PLANS, most_bytes=MAX_OWN_CHARACTERS)
-        oldest = time.time() - PLAN_SECONDS
-        kept.prune(_KIND, most=MAX_ALL_PLANS, most_bytes=MAX_ALL_CHARACTERS, oldest=oldest)
+        updated = None if until is None else until - PLAN_SECONDS
+        kept.put(_KIND, whose, made.plan_id, data, updated=updated)
+        gone = kept.prune(_KIND, owner=whose, most=MAX_PLANS, most_bytes=MAX_OWN_CHARACTERS)
+        old = kept.now() - PLAN_SECONDS
+        gone += kept.prune(_KIND, most=MAX_ALL_PLANS, most_bytes=MAX_ALL_CHARACTERS, oldest=old)
+    if gone:
+        logger.warning("removed %s: expired, or beyond the limits", counted(gone, "plan"))
 
 
 def _take(store: Store, plan_id: str, owner: str, used: str) -> StoredPlan:
@@ -231,7 +230,7 @@ def _take(store: Store, plan_id: str, owner: str, used: str) -> StoredPlan:
         data = kept.get(_KIND, whose, plan_id)
         if data is None:
             raise _unknown(plan_id, (kept.get(_ENDS, whose, plan_id) or b"").decode())
-        if until[plan_id] < time.time():
+        if until[plan_id] < kept.now():
             raise _unknown(plan_id, _EXPIRED)
         try:
             facts = {**json.loads(data), "owner": owner, "until": until[plan_id]}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
+from bridge.errors import SandboxLostError
 from bridge.model import (
     CallCount,
     CommandResult,
@@ -289,11 +290,13 @@ def _call_lines(result: RunResult) -> list[str]:
     failed = result.status in ("error", "timeout")
     # Reads may be repeated. The error on a plan has advice of its own.
     changed = failed and result.receipt and result.receipt.changing and retry not in result.error
-    if result.receipt and (changed or result.silent):
+    lost = result.code == SandboxLostError.code
+    if result.receipt and (changed or result.silent or lost):
         # The model sees the whole id of the run only here.
+        code = "The same code" if lost else "Corrected code"
         lines.append(
-            f"[retry] {counted(sum(result.receipt.calls.values()), 'call')} went out. Corrected "
-            f"code with {retry} does not repeat what was done."
+            f"[retry] {counted(sum(result.receipt.calls.values()), 'call')} went out. {code} with "
+            f"{retry} does not repeat what was done."
         )
     tell(result.replayed, "[retry] {} answered from the journal: {}")
     # A program that ended early might have made them later.

@@ -108,18 +108,16 @@ class Channel:
             line = next(self._lines, None)
             if line is not None:
                 # A thread parses a large text; later frames wait for it.
-                read = partial(read_frame, line, self._result_bytes)
-                self.last_cost, frame = await offload(line[wire.json_start(line) :], read)
-                return frame
+                read = partial(self._read, line)
+                return await offload(line[wire.json_start(line) :], read)
             data = await self._stream.receive()
             if not data:
                 return None
             self._lines = self._decoder.feed(data)
 
-
-def read_frame(line: bytes, result_bytes: int = MAX_SHORT_BYTES) -> tuple[int, wire.GuestFrame]:
-    """Return an upper bound of a line's memory in bytes, and its frame; WireError if invalid."""
-    return frame_cost(line, result_bytes), wire.decode_guest_frame(line)
+    def _read(self, line: bytes) -> wire.GuestFrame:
+        self.last_cost = frame_cost(line, self._result_bytes)
+        return wire.decode_guest_frame(line)
 
 
 def frame_cost(line: bytes, result_bytes: int = MAX_SHORT_BYTES) -> int:

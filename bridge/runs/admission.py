@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts.store import ArtifactStore
 from bridge.callers.client import RunCaller
 from bridge.catalog.program.advice import SIGNATURE, explain_syntax
 from bridge.catalog.program.checks import check_program, find_lost_value
@@ -39,7 +39,7 @@ from bridge.sandbox.backend import limits_for
 from bridge.sandbox.probe import recall
 from bridge.saved_functions.skills import Skills, SkillUse
 from bridge.saved_functions.source import PACKAGE
-from bridge.sessions import Sessions
+from bridge.sessions.table import Sessions
 from bridge.settings import GuardMode, Settings, narrow
 from bridge.text import clip
 
@@ -134,10 +134,12 @@ class Check:
         return all(found.rule in OF_TOOLS for found in self.verdict.certain)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The services of an engine that all runs share."""
+    """The services that all runs of an engine share."""
 
+    settings: Settings
+    sessions: Sessions
+    gate: GateServices
     servers: Servers
     guide: GuestGuide
     skills: Skills
@@ -176,20 +178,14 @@ class PreparedRun:
 class Admission:
     """Admits runs."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        parts: Parts,
-        sessions: Sessions,
-        gate_services: GateServices,
-    ) -> None:
-        self._settings = settings
+    def __init__(self, parts: Parts) -> None:
+        self._settings = parts.settings
         self._servers = parts.servers
         self._artifacts = parts.artifacts
         self._skills = parts.skills
-        self._sessions = sessions
-        self._gate_services = gate_services
-        self._proposals = ProjectApproval(parts.servers, gate_services.audit, gate_services.starts)
+        self._sessions = parts.sessions
+        self._gate = parts.gate
+        self._proposals = ProjectApproval(parts.servers, parts.gate.audit, parts.gate.starts)
 
     async def parse(self, request: RunRequest) -> tuple[RunRequest, Limits]:
         """Return a request with its input files, and the limits of its run."""
@@ -265,7 +261,7 @@ class Admission:
         run = PreparedRun(
             run_id=run_id,
             caller=caller,
-            gate=self._gate_services.begin(run_id, request, caller),
+            gate=await self._gate.begin(run_id, request, caller),
             request=request,
             limits=limits,
             settings=settings,

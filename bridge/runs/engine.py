@@ -24,11 +24,11 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from bridge.artifacts import store_for
+from bridge.artifacts.store import store_for
 from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
 from bridge.errors import BridgeError, CannotAskError, LoginFailedError, NotStartedError
-from bridge.event_loop import Clock, background_task
+from bridge.event_loop import Clock, background_task, logged_as
 from bridge.gate.privacy import clear_logs, clear_value, redact_outcome
 from bridge.gate.question import safe_name
 from bridge.gate.server_starts import StartApprover
@@ -39,7 +39,7 @@ from bridge.inventory.inventory import ToolCache
 from bridge.inventory.learned_shapes import LearnedShapes
 from bridge.inventory.secrets import Secrets
 from bridge.inventory.servers import Servers
-from bridge.model import ApplyRequest, RunRequest, RunResult, ServerSpec
+from bridge.model import ApplyRequest, RunRequest, RunResult, ServerSpec, owner_digest
 from bridge.model.runs import catch
 from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
@@ -53,12 +53,15 @@ from bridge.runs.sandboxes import Sandboxes
 from bridge.runs.suspended_runs import MAX_WAITING, SuspendedRuns
 from bridge.sandbox.backend import Backend, limits_for
 from bridge.sandbox.ownership import current_owner, reap_leftovers
-from bridge.sandbox.pool import RunQueue, default_runs, usable_memory
+from bridge.sandbox.pool import CLUSTER_RUNS, RunQueue, default_runs, usable_memory
 from bridge.sandbox.process.host import usable_cpus
 from bridge.sandbox.selection import select_backend
 from bridge.saved_functions.skills import Skills
-from bridge.sessions import Sessions, Turn
+from bridge.sessions.table import Sessions
+from bridge.sessions.turns import Turn
 from bridge.settings import Settings, runtime_dir, store_of
+from bridge.settings.parsers import ELSEWHERE
+from bridge.store.heartbeat import Heartbeat
 from bridge.upstream.client_features import current_caller, on_behalf_of
 from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins
@@ -73,7 +76,7 @@ OpenSandbox = Callable[[bool], AbstractAsyncContextManager[tuple[PreparedRun, Ru
 """A context that holds a run's sandbox; its argument asks for a new one after a dead one."""
 
 
-class Engine:
+class Engine(Parts):
     """An engine that runs programs while it is `opened`."""
 
     def __init__(
@@ -90,10 +93,12 @@ class Engine:
         self.sessions = Sessions(
             settings, permanent, store_of(settings), self.packages.resolve, save_state
         )
-        self.queue = RunQueue(runs := _runs_at_once(settings))
+        self.queue = _run_queue(settings, self.sandboxes)
         # Runs that wait for a user take at most half of the slots.
-        self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)
+        asking = min(MAX_WAITING, max(1, self.queue.slots // 2))
+        self.suspended = SuspendedRuns(asking, settings.replica)
         self.running_runs = RunningRuns(settings.replica)
+        self.heartbeat = Heartbeat(store_of(settings), settings.replica)
         self.artifacts = store_for(settings)
         self.records = RunRecords(settings, partial(clear_value, redactor=servers.secrets.redactor))
         self.plans = Plans(store_of(settings))
@@ -103,6 +108,7 @@ class Engine:
             servers.secrets.redactor,
             _current_asker,
             self.plans.knows,
+            self.heartbeat.process,
         )
         servers.pool.admission = self.gate.starts
         self.skills = Skills(
@@ -114,16 +120,7 @@ class Engine:
         self.guide = GuestGuide(servers, settings, self.skills.index)
         self.commands = Commands(settings, audit_of=self.gate.audit_of, queue=self.queue)
         self.plan_executor = PlanExecutor(servers, self.gate, self.plans)
-        self._parts = parts = Parts(
-            servers=servers,
-            guide=self.guide,
-            skills=self.skills,
-            artifacts=self.artifacts,
-            packages=self.packages,
-            sandboxes=self.sandboxes,
-            plans=self.plans,
-        )
-        self._admission = Admission(settings, parts, self.sessions, self.gate)
+        self._admission = Admission(self)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Engine]:
@@ -140,6 +137,7 @@ class Engine:
                 self.sessions.opened(),
                 self.suspended.opened(),
                 background_task(self.artifacts.tidy_periodically),
+                background_task(self.heartbeat.beat),
             ):
                 await stack.enter_async_context(part)
             yield self
@@ -173,9 +171,14 @@ class Engine:
         work: Callable[[Request, RunCaller, RunRecord], Awaitable[RunResult]],
     ) -> RunResult:
         """Do the work of a request, record it, and redact its result."""
-        with self.running_runs.track():
+        for word in ("schema", "clock"):
+            if problem := self.heartbeat.problems.get(word):
+                message = f"This bridge begins no runs: {problem}. Nothing was run."
+                raise BridgeError(message, remedy="Ask another bridge.", code="draining")
+        request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
+        facts = logged_as(run=request.run_id, owner=owner_digest(request.owner))
+        with self.running_runs.track(), facts:
             caller = RunCaller(client, Clock(), identified=request.is_identified)
-            request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
             async with self.records.recording(request) as record:
                 result = await redact_outcome(
                     _with_progress(caller, work(request, caller, record)),
@@ -218,7 +221,7 @@ class Engine:
                             # 6. Start: one `run` frame. 7. Serve its calls through the gate;
                             # collect what it writes. 8. Conclude: the verdict, the audit log's
                             # last record, the result.
-                            result = await execute(self._parts, run, tools, reserved)
+                            result = await execute(self, run, tools, reserved)
                     break
                 except NotStartedError as error:
                     if again:
@@ -234,23 +237,25 @@ class Engine:
 
     @asynccontextmanager
     async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
-        async with self.queue.slot(run.request.owner, run.caller.report_queue) as keep:
+        report = run.caller.report_queue
+        async with self.queue.slot(run.request.owner, report, starts=True) as slot:
             if run.request.may_need_packages:
                 run = replace(run, packages=await self.packages.resolve(run.request, run.caller))
                 if run.request.ends_bridge and run.packages.binds:
                     # The bridge ends with this run, so nothing can be compiled after it.
                     self.packages.compile_later(run.packages)
-            reserve = partial(self.sandboxes.reserve, binds=run.packages.binds)
+            reserve = partial(self.sandboxes.reserve, binds=run.packages.binds, keep=slot.keep)
 
             @asynccontextmanager
             async def open_sandbox(again: bool) -> AsyncIterator[tuple[PreparedRun, RunSandbox]]:
-                async with reserve(run.limits, fresh=again, keep=keep) as sandbox:
+                async with reserve(run.limits, fresh=again, started=slot.end_start) as sandbox:
                     yield run, RunSandbox(sandbox=sandbox, may_be_dead=not again)
 
             yield open_sandbox
 
     @asynccontextmanager
     async def _in_session(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
+        self.queue.begin_wait()
         async with self.sessions.queued(run.request, run.limits, run.caller) as queued:
 
             @asynccontextmanager
@@ -292,9 +297,13 @@ async def _with_progress(caller: RunCaller, work: Awaitable[RunResult]) -> RunRe
     raise outcome
 
 
-def _runs_at_once(settings: Settings) -> int:
+def _run_queue(settings: Settings, sandboxes: Sandboxes) -> RunQueue:
+    """Return the queue with as many slots as the place has where runs happen."""
+    if settings.runtime in ELSEWHERE:
+        runs = settings.runs
+        return RunQueue(runs or CLUSTER_RUNS, capacity=lambda: runs or sandboxes.capacity)
     memory = limits_for(settings).memory_bytes
-    return settings.runs or default_runs(usable_cpus(), usable_memory(), memory)
+    return RunQueue(settings.runs or default_runs(usable_cpus(), usable_memory(), memory))
 
 
 def _current_asker() -> StartApprover | None:
@@ -373,8 +382,7 @@ class LoginOffers:
         Each run offers a login to a server once.
         """
         # Imported here: most bridges offer no login, and it takes an HTTP server of its own.
-        from bridge.upstream.oauth_callback import Callback
-        from bridge.upstream.oauth_login import log_in
+        from bridge.upstream.oauth_login import Callback, log_in
 
         run = current_caller()
         if not isinstance(run, RunCaller) or not run.may_visit or spec.name in run.offered_logins:

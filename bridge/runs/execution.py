@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any
 
-from bridge.artifacts import RunArtifacts
+from bridge.artifacts.store import RunArtifacts
 from bridge.callers.client import MAX_WAIT_SECONDS
 from bridge.catalog.entries import run_discovered
 from bridge.errors import AuditError
@@ -32,7 +32,7 @@ from bridge.sandbox.failure import Verdict, classify
 from bridge.sandbox.pool import Reservation
 from bridge.saved_functions.requests import KeptRequests
 from bridge.saved_functions.skills import Review
-from bridge.sessions import Turn
+from bridge.sessions.turns import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +193,7 @@ class Execution(Program):
             await parts.skills.add_provenance(run.skills, self._provenance)
         await self.start(frame)
         if session is not None:
-            session.begun(self.stop)
+            session.queued.stop = self.stop
 
     async def conclude(self, end: ProgramEnd) -> RunResult:
         """Return the result, with the plan and the session's report if there are any."""
@@ -314,12 +314,6 @@ class Execution(Program):
     def _more_answers(self, gate: Gate) -> Mapping[str, Answer]:
         parts, run = self._parts, self._run
         outputs = KeptOutputs(parts.artifacts, run.request.owner, self._provenance)
-        kept = KeptRequests(
-            parts.skills,
-            gate=gate,
-            tracker=self._provenance,
-            own=BridgeCalls(run.gate.context, gate),
-            review=self._review,
-            request=run.request,
-        )
+        own = BridgeCalls(run.gate.context, gate)
+        kept = KeptRequests(parts.skills, gate, self._provenance, own, self._review, run.request)
         return {"read_output": outputs.read_output, **kept.methods}

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn, cast
 
 import anyio
-import anyio.to_thread
 
-from bridge.artifacts import ArtifactStore
 from bridge.artifacts.content import nth_line_end
+from bridge.artifacts.store import ArtifactStore
 from bridge.catalog.docs import Detail
 from bridge.catalog.program.references import NameTable
 from bridge.errors import ArtifactStoreError, BridgeError, ToolCallError, UnknownError
@@ -51,29 +51,24 @@ LONGEST: Mapping[str, int] = {
 SAID_BEFORE = "What can be done was said with the first such call of this run."
 
 
+@dataclass(eq=False, repr=False)
 class GuestRequests:
     """Answers one program's requests to the host.
 
     Args:
-        more: Returns further methods by name, which few programs use.
-        show: Records the names of the saved functions that a search found, before the program
+        _more: Returns further methods by name, which few programs use.
+        _show: Records the names of the saved functions that a search found, before the program
             gets them.
     """
 
-    def __init__(
-        self,
-        servers: Servers,
-        guide: GuestGuide,
-        gate: Gate,
-        more: Callable[[], Mapping[str, Answer]] = dict,
-        show: Callable[[Sequence[str]], Awaitable[None]] | None = None,
-    ) -> None:
-        self._servers = servers
-        self._redactor = servers.secrets.redactor
-        self._guide = guide
-        self._gate = gate
-        self._more = more
-        self._show = show
+    _servers: Servers
+    _guide: GuestGuide
+    _gate: Gate
+    _more: Callable[[], Mapping[str, Answer]] = dict
+    _show: Callable[[Sequence[str]], Awaitable[None]] | None = None
+
+    def __post_init__(self) -> None:
+        self._redactor = self._servers.secrets.redactor
         self._sent_once: set[str] = set()  # Remedies, and tools whose results broke their schema.
         self._methods: Mapping[str, Answer] = {
             "call_tool": self._call_tool,
@@ -435,7 +430,8 @@ class KeptOutputs:
             return artifact, wanted.decode("utf-8", "replace")
 
         try:
-            artifact, found = await anyio.to_thread.run_sync(work, limiter=self._reading)
+            async with self._reading:
+                artifact, found = await self._store.run(work)
         except UnknownError:
             raise await self._unknown(run_id, stream) from None
         await self._tracker.add(artifact.uri, artifact.provenance)
@@ -460,7 +456,7 @@ class KeptOutputs:
     async def _unknown(self, run_id: str, stream: str) -> CallFailedError:
         """Return the error for a missing output, which lists the outputs that are kept."""
         try:
-            listed = await anyio.to_thread.run_sync(self._store.find_all, self._owner)
+            listed = await self._store.run(self._store.find_all, self._owner)
         except BridgeError:
             listed = ()
         kept = [one for one in listed if one.kind in STREAMS]

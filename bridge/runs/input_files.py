@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import unquote_to_bytes
 
-import anyio.to_thread
-
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts.store import ArtifactStore
 from bridge.errors import InvalidRequestError, UnknownError
 from bridge.model import MEBIBYTE, InputFile, Limits, RunRequest
 from bridge.rpc.channel import as_base64
@@ -171,7 +169,7 @@ async def _read(
         return replace(file, data=data, uri=artifact.uri, provenance=provenance)
 
     try:
-        return await anyio.to_thread.run_sync(read)
+        return await store.run(read)
     except UnknownError as error:
         message = f"The file {quote(file.name)} could not be read. {error.message}"
         raise InvalidRequestError(message, remedy=_WORKS) from None

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 import anyio
@@ -147,6 +147,7 @@ class ProgramEnd:
     collected: Collected
 
 
+@dataclass(eq=False, repr=False)
 class Program:
     """Drives one program from its start to its end. Used once.
 
@@ -158,38 +159,28 @@ class Program:
         clear_for: Returns the redactor for the answer to a call.
     """
 
-    def __init__(
-        self,
-        guest: ReadySandbox,
-        handler: Handler,
-        limits: Limits,
-        *,
-        collector: Collector | None = None,
-        may_be_dead: bool = False,
-        keeps: bool = False,
-        clock: Clock | None = None,
-        clear: Redact | None = None,
-        clear_for: Callable[[Call], Redact] | None = None,
-    ) -> None:
-        self._clear, self._clear_for = clear, clear_for
-        self._may_be_dead = may_be_dead
-        self._keeps = keeps
-        self._clock = clock or Clock()
+    _guest: ReadySandbox
+    _handler: Handler
+    _limits: Limits
+    _: KW_ONLY
+    collector: Collector | None = None
+    may_be_dead: bool = False
+    keeps: bool = False
+    clock: Clock = field(default_factory=Clock)
+    clear: Redact | None = None
+    clear_for: Callable[[Call], Redact] | None = None
+
+    def __post_init__(self) -> None:
         # The program's own time; it stops while a call is open.
         self._program_clock = Clock()
         self._timer: asyncio.TimerHandle | None = None
-        self._late = False
-        self._guest = guest
-        self._handler = handler
-        self._stopped = False
-        self._limits = limits
-        self._collector = collector or Collector(limits)
+        self._collector = self.collector or Collector(self._limits)
         self._done: Done | None = None
         self._exited: Exited | None = None
         self._protocol_error = ""
         self._lost: SandboxError | None = None
         self._started = self._program_started = 0.0
-        self._heard = self._silent = False
+        self._late = self._stopped = self._heard = self._silent = False
         self._limit = anyio.CancelScope()
 
     async def start(self, frame: Run) -> None:
@@ -198,7 +189,7 @@ class Program:
         Raises:
             NotStartedError: The sandbox is gone, or reads nothing.
         """
-        self._started, self._program_started = self._clock.now(), self._program_clock.now()
+        self._started, self._program_started = self.clock.now(), self._program_clock.now()
         # It takes milliseconds; megabytes have been seen to take seconds.
         with anyio.move_on_after(10.0):
             try:
@@ -235,8 +226,8 @@ class Program:
                         concurrent=self._limits.concurrent_calls,
                         reply_bytes=self._limits.frame_bytes,
                     ),
-                    clear=self._clear,
-                    clear_for=self._clear_for,
+                    clear=self.clear,
+                    clear_for=self.clear_for,
                 )
                 distant = self._guest.sandbox
                 if isinstance(distant, DistantSandbox):
@@ -247,7 +238,7 @@ class Program:
                 finally:
                     if self._timer is not None:
                         self._timer.cancel()
-                if self._keeps and self._exited is not None and self._exited.kept:
+                if self.keeps and self._exited is not None and self._exited.kept:
                     # Half a reply would corrupt the channel for the next programs. The session's
                     # process reads all replies until its next run.
                     with anyio.move_on_after(5.0):
@@ -265,8 +256,8 @@ class Program:
             # The program's own end is known if the guest reported it.
             self._collector.give_up_files()
             deadline_passed = self._done is None
-        age = self._clock.now() - self._started
-        if self._may_be_dead and not self._heard and not self._protocol_error and age < 0.1:
+        age = self.clock.now() - self._started
+        if self.may_be_dead and not self._heard and not self._protocol_error and age < 0.1:
             # Even if the program has begun, it has called nothing and can begin again.
             raise NotStartedError("The sandbox was gone before its program began.")
         return await self._read_end(deadline_passed=deadline_passed)
@@ -292,7 +283,7 @@ class Program:
     def _seconds_left(self) -> tuple[float, float]:
         """Return the seconds left of the program's own time, and of the run's total time."""
         own = self._program_clock.now() - self._program_started
-        run = self._clock.now() - self._started
+        run = self.clock.now() - self._started
         return self._limits.timeout - own, self._limits.longest_timeout - run
 
     def _keep_time(self, tasks: TaskGroup) -> None:

@@ -21,7 +21,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
-from bridge.event_loop import estimated_size, offload, utc_text
+from bridge.event_loop import count_metric, estimated_size, offload, utc_text
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult, owner_digest
 from bridge.private_files import make_directory
 from bridge.render.text import value_text
@@ -119,10 +119,12 @@ class RunRecord:
         self._records = records
         self._request = request
         self._descriptor: int | None = None
+        self._began: float | None = None
         self.is_kept = False
 
     async def begin(self) -> None:
         request, records, now = self._request, self._records, time.time()
+        self._began = time.monotonic()
         if not records.are_kept:
             return
         facts: dict[str, Json] = {
@@ -188,6 +190,9 @@ class RunRecord:
             os.close(self._descriptor)
 
     def _write(self, facts: Mapping[str, Json]) -> bool:
+        if "status" in facts and self._began is not None:
+            count_metric("runs_total", status=facts["status"], reason=facts["reason"] or "")
+            count_metric("run_seconds", time.monotonic() - self._began)
         told = {name: value for name, value in facts.items() if value not in (None, "", 0)}
         data = json.dumps(told, separators=(",", ":")).encode("ascii") + b"\n"
         self._records.untidy += len(data)

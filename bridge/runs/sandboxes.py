@@ -110,6 +110,11 @@ class Sandboxes:
     def report(self) -> PoolReport:
         return self._pool.report
 
+    @property
+    def capacity(self) -> int | None:
+        """How many runs the backend's place has room for; None if unknown."""
+        return self._backend.capacity if self._backend is not None else None
+
     async def backend(self) -> Backend:
         """Return the backend in use, choosing it at the first call.
 
@@ -132,16 +137,18 @@ class Sandboxes:
         fresh: bool = False,
         binds: tuple[Bind, ...] = (),
         keep: Acquire = acquire_nothing,
+        started: Callable[[], object] = acquire_nothing,
     ) -> AbstractAsyncContextManager[Reserved]:
         """Reserve a sandbox for one run, starting one if none waits; leaving destroys it.
 
         Args:
             fresh: Whether to start a new sandbox, because one that waited was dead.
             keep: Keeps the run's slot until the sandbox is gone.
+            started: Called once the sandbox is ready, or cannot be.
         """
         directories = self._directories if limits.directories else ()
         recipe = recipe_for(limits, (*directories, *binds))
-        return self._pool.reserve(recipe, fresh=fresh, keep=keep)
+        return self._pool.reserve(recipe, fresh=fresh, keep=keep, started=started)
 
     @asynccontextmanager
     async def reserve_permanent(

@@ -89,10 +89,8 @@ def reject_binds(backend: str, binds: Iterable[Bind]) -> None:
     paths = [bind.inside for bind in binds]
     if paths:
         message = f"{backend} has no mounts, so it cannot show programs {', '.join(paths)}."
-        remedy = (
-            "Set MCP_BRIDGE_RUNTIME to bubblewrap, podman or docker; or do without packages, and "
-            "without [directories]."
-        )
+        remedy = "Set MCP_BRIDGE_RUNTIME to bubblewrap, podman or docker; or do without packages, "
+        remedy += "and without [directories]."
         raise LaunchError(message, remedy=remedy)
 
 
@@ -154,8 +152,6 @@ class CommandSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
-    """One process to start in a sandbox."""
-
     run_id: str  # Unique; becomes part of the sandbox's name.
     argv: tuple[str, ...]  # The command. Its first word is resolved inside the sandbox ("python3").
     env: Mapping[str, str]  # The whole environment of the process, which inherits nothing.
@@ -256,10 +252,9 @@ class Sandbox(Protocol):
     def isolation(self) -> Isolation: ...
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data` to the process's stdin; wait while the pipe is full.
+        """Write all of `data` to stdin; wait while the pipe is full.
 
-        Raises:
-            ChannelClosedError: The process or the engine is gone.
+        If the process or the engine is gone, raise ChannelClosedError.
         """
         ...
 
@@ -274,8 +269,7 @@ class Sandbox(Protocol):
     async def receive(self) -> bytes:
         """Return the next bytes of stdout; empty at its end, which for a command is stderr's too.
 
-        Raises:
-            ChannelClosedError: The engine broke the stream.
+        If the engine broke the stream, raise ChannelClosedError.
         """
         ...
 
@@ -307,6 +301,8 @@ class Backend(Protocol):
     A backend without an engine keeps the defaults of `in_use`, `tend` and `problem`.
     """
 
+    capacity: int | None = None  # Sandboxes that there is room for at once; None if unknown.
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -335,8 +331,7 @@ class Backend(Protocol):
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
         """Stop what the backend holds open once it is idle; return when nothing is left to stop.
 
-        Args:
-            drain: Destroys the waiting sandboxes. Called before their engine is stopped.
+        `drain` destroys the waiting sandboxes, before their engine is stopped.
         """
         await anyio.lowlevel.checkpoint()
 

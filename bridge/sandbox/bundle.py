@@ -28,8 +28,8 @@ The guest's name for it keeps programs free to import the package under its own.
 
 _LENGTH_BYTES = 8
 
-_MARSHAL_VERSION = 2
-"""The bundle's marshal version, which every Python 3 reads: it holds only str, bytes and dict."""
+MARSHAL_VERSION = 2
+"""A version that every Python 3 reads, for marshalled str, bytes, lists and dicts."""
 
 INTERPRETER = ("python3", "-I", "-S", "-c")
 """Isolated and without `site`: no code of the image's environment or packages runs first."""
@@ -128,10 +128,10 @@ def bundle_bytes() -> bytes:
     document = {
         "digest": guest_digest(),
         "bootstrap": guest_modules()[f"{_PACKAGE}.bootstrap"],
-        "sources": zlib.compress(marshal.dumps(guest_modules(), _MARSHAL_VERSION)),
+        "sources": zlib.compress(marshal.dumps(guest_modules(), MARSHAL_VERSION)),
         "code": {own_tag(): guest_code()},
     }
-    body = marshal.dumps(document, _MARSHAL_VERSION)
+    body = marshal.dumps(document, MARSHAL_VERSION)
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
 
 

@@ -29,8 +29,6 @@ _HINTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """The facts about a run's end."""
-
     # The guest's last frames, if they arrived.
     done: Done | None = None
     exited: Exited | None = None

@@ -14,14 +14,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import HostKernel, Isolation
 from bridge.sandbox.backend import READ_ONLY, TMP
+from bridge.sandbox.ownership import BOOT_ID, read_text
 
 OWN_KERNEL = "own-kernel"  # The layer's name.
 
@@ -50,10 +49,8 @@ def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
 
 
 def this_kernel() -> HostKernel:
-    boot = ""
-    with suppress(OSError, ValueError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     found = os.uname()
+    boot = read_text(BOOT_ID)
     return HostKernel(release=found.release, version=found.version, boot_id=boot)
 
 
@@ -248,10 +245,8 @@ def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> 
     if OWN_KERNEL in isolation.layers and True not in _look(OWN_KERNEL, isolation, facts):
         named = isolation.oci_runtime
         message = f"{named} started a sandbox that shows no kernel other than the host's."
-        remedy = (
-            f"See what the engine's configuration starts as {named}, or name another OCI runtime"
-            " with MCP_BRIDGE_OCI_RUNTIME."
-        )
+        remedy = f"See what the engine's configuration starts as {named}, or name another OCI "
+        remedy += "runtime with MCP_BRIDGE_OCI_RUNTIME."
         raise LaunchError(message, remedy=remedy, code="oci_runtime_broken")
     claimed = [layer for layer in MANDATORY if layer in isolation.layers]
     claimed += [layer for layer in isolation.layers if layer.startswith(READ_ONLY)]

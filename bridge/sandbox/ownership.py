@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 import subprocess
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ LABEL_PREFIX = "org.mcp-code-bridge"
 OWNER_LABEL = f"{LABEL_PREFIX}.owner"  # Its process id, for people and filters.
 IDENTITY_LABEL = f"{LABEL_PREFIX}.owner-identity"
 RUN_LABEL = f"{LABEL_PREFIX}.run"
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 _START_FIELD = 22  # `starttime` in /proc/<pid>/stat, counted from 1 as proc(5) does.
 
@@ -44,7 +47,6 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
-        """Parse the text of an owner; None for other text."""
         pid, *others = text.split("_")
         return cls(int(pid), *others) if pid.isdecimal() and len(others) == 4 else None
 
@@ -56,8 +58,8 @@ def current_owner() -> Owner:
     namespace = ""
     with suppress(OSError):
         namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
-    boot = _text("/proc/sys/kernel/random/boot_id") or _run("sysctl", "-n", "kern.bootsessionuuid")
-    host = f"{_text('/etc/machine-id')}\0{platform.node()}".encode()
+    boot = read_text(BOOT_ID) or _output("sysctl", "-n", "kern.bootsessionuuid")
+    host = f"{read_text('/etc/machine-id')}\0{platform.node()}".encode()
     return Owner(
         pid=os.getpid(),
         start=process_start(os.getpid()) or "",
@@ -86,9 +88,10 @@ def is_dead(owner: Owner, *, judge: Owner) -> bool:
 
 def process_start(pid: int) -> str | None:
     """Return a process's start time; None if it cannot be read."""
-    stat = _text(f"/proc/{pid}/stat")
+    stat = read_text(f"/proc/{pid}/stat")
     if not stat:
-        said = _run("ps", "-o", "lstart=", "-p", str(pid)) if platform.system() != "Linux" else ""
+        on_linux = platform.system() == "Linux"
+        said = "" if on_linux else _output("ps", "-o", "lstart=", "-p", str(pid))
         return "-".join(said.split()) or None
     # The second field, the command's name in brackets, may itself hold spaces and brackets.
     after_name = stat.rpartition(")")[2].split()
@@ -105,19 +108,31 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _text(path: str) -> str:
+def read_text(path: str) -> str:
+    """Return a file's text without outer whitespace; empty if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 
 
-def _run(*argv: str) -> str:
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=5.0, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()
+def output_of(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
+    """Return a command's output; None if it fails or takes ten seconds. Blocks."""
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environ or {},
+            cwd="/",
+            timeout=10.0,
+            check=True,
+        ).stdout.decode("utf-8", "replace")
+    return None
+
+
+def _output(*words: str) -> str:
+    return (output_of(words, os.environ) or "").strip()
 
 
 async def reap_leftovers(backend: Backend) -> None:

@@ -10,8 +10,9 @@ import logging
 import os
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, zip_longest
@@ -22,6 +23,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import BridgeError
+from bridge.event_loop import count_metric
 
 SETTLE_SECONDS = 0.025
 """Quiet time before the pool starts or destroys a sandbox, so that runs do not compete with it."""
@@ -70,10 +72,8 @@ def decide(
 ) -> PoolDecision:
     """Return what to start or destroy, without starving running programs.
 
-    Nothing starts ahead of time while a run waits for a start (`awaited`).
-
-    Args:
-        quiet: Seconds since a run began, got its sandbox or ended.
+    Nothing starts ahead of time while a run waits for a start (`awaited`). `quiet` are the seconds
+    since a run began, got its sandbox or ended.
     """
     drop = max(0, waiting - wanted)
     missing = wanted - waiting - starting
@@ -91,6 +91,7 @@ def decide(
 class PoolReport(NamedTuple):
     """A pool's counts: its sandboxes now, claims by warmth, deaths and failed starts ahead."""
 
+    alive: int  # Also those that are being opened, used or destroyed.
     most: int
     wanted: int
     waiting: int
@@ -129,6 +130,7 @@ class _Resource(Generic[K, T]):
     life: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     idling: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     on_gone: Callable[[], None] = field(default_factory=acquire_nothing)
+    on_ready: Callable[[], object] = acquire_nothing
 
     @property
     def state(self) -> Literal["starting", "waiting", "awaited", "running", "ending"]:
@@ -151,7 +153,6 @@ class Reservation(Generic[T]):
         self._ahead = ahead
 
     async def get(self) -> T:
-        """Return the resource once it is ready."""
         await self._resource.handed_over.wait()
         if self._resource.error is not None and self._ahead:
             # The cause may be gone, so start one for the claim.
@@ -178,10 +179,8 @@ class WarmPool(Generic[K, T]):
     """Keeps resources ready, as many as recent demand requires; with 0 it opens each on demand.
 
     It opens nothing before the first claim, so an unused bridge starts no sandbox. Waiting
-    resources have the key of the last claim and serve only claims with that key.
-
-    Args:
-        wait_dead: Returns when an idle resource has died; cancelled when it is claimed.
+    resources have the key of the last claim and serve only claims with that key. `wait_dead`
+    returns when an idle resource has died.
     """
 
     def __init__(
@@ -208,13 +207,9 @@ class WarmPool(Generic[K, T]):
         self._changed = anyio.Event()
 
     @property
-    def alive(self) -> int:
-        """The number of resources that exist or are being opened or destroyed."""
-        return len(self._all)
-
-    @property
     def report(self) -> PoolReport:
         return PoolReport(
+            alive=len(self._all),
             most=self._most,
             wanted=self._target(),
             waiting=len(self._in("waiting")),
@@ -240,13 +235,19 @@ class WarmPool(Generic[K, T]):
 
     @asynccontextmanager
     async def reserve(
-        self, key: K, *, fresh: bool = False, keep: Acquire = acquire_nothing
+        self,
+        key: K,
+        *,
+        fresh: bool = False,
+        keep: Acquire = acquire_nothing,
+        started: Callable[[], object] = acquire_nothing,
     ) -> AsyncIterator[Reservation[T]]:
         """Claim a resource without waiting, starting one if none is ready; leaving destroys it.
 
         Args:
             fresh: Whether to start a new one and destroy the waiting ones.
             keep: Called now; its result is called once the resource is destroyed.
+            started: Called once the resource is ready, or cannot be.
         """
         if fresh:
             self._discard(self._in("starting", "waiting"))
@@ -256,7 +257,9 @@ class WarmPool(Generic[K, T]):
         if found := ready or begun:
             found[0].claimed = True
             found[0].idling.cancel()
-        reservation = Reservation(found[0] if found else start(), start, ahead=bool(found))
+        resource = found[0] if found else start()
+        resource.on_ready = started
+        reservation = Reservation(resource, start, ahead=bool(found))
         if not fresh:
             self._counts["warm" if ready else "half" if begun else "cold"] += 1
             self._claims.append(anyio.current_time())
@@ -348,11 +351,14 @@ class WarmPool(Generic[K, T]):
                 async with self._opener(resource.key) as value:
                     resource.value = value
                     self._start_seconds = anyio.current_time() - began
+                    warm = "no" if resource.claimed else "yes"
+                    count_metric("sandbox_start_seconds", self._start_seconds, warm=warm)
                     if resource.state == "waiting":
                         self._changed.set()
                         await self._idle_until_claimed(resource, value)
                     if resource.claimed:
                         resource.handed_over.set()
+                        resource.on_ready()
                         self._note_activity()
                         await resource.released.wait()
                         # Destroying it takes CPU time, which the run's answer should get first.
@@ -372,6 +378,7 @@ class WarmPool(Generic[K, T]):
             resource.released.set()
             resource.handed_over.set()
             resource.gone.set()
+            resource.on_ready()
             resource.on_gone()
             self._changed.set()
 
@@ -390,6 +397,11 @@ class WarmPool(Generic[K, T]):
 MAX_WAITING = 400  # Waiting runs. Each has its program in memory.
 MAX_WAITING_OF_OWNER = 100  # Waiting runs of one caller, so that none fills the queue.
 MOST_RUNS = 32  # Highest default concurrency. Most runs wait for their servers.
+CLUSTER_RUNS = 64  # Default concurrency on a cluster whose quota is unknown.
+CLUSTER_STARTS = 8  # Runs whose pods start at once. A node that starts many at once is slow.
+
+WAIT_UNTIL: ContextVar[float] = ContextVar("wait_until", default=0.0)
+"""Until when the current run waits for room, by `anyio.current_time`; 0 outside of runs."""
 
 PositionListener = Callable[[int | None], None]
 """Called with the number of runs ahead of a waiting run, and with None once it has its slot.
@@ -398,10 +410,29 @@ A run that gets a slot at once calls it never."""
 
 
 @dataclass(eq=False)
-class _Ticket:
+class RunSlot:
+    """A run's place in the queue, and then its slot while it has holders."""
+
     owner: str
     on_position: PositionListener
+    changed: Callable[[], None]
+    starting: bool  # Whether its sandbox has yet to start.
     granted: anyio.Event = field(default_factory=anyio.Event)
+    holders: int = 1
+
+    def keep(self) -> Callable[[], None]:
+        """Hold the slot for longer, until the returned function is called."""
+        self.holders += 1
+        return self.release
+
+    def release(self) -> None:
+        self.holders -= 1
+        self.changed()
+
+    def end_start(self) -> None:
+        """Report that the run's sandbox has started, or failed to."""
+        self.starting = False
+        self.changed()
 
 
 class RunQueue:
@@ -410,52 +441,68 @@ class RunQueue:
     Callers take turns; each caller's runs keep their order. A run holds its slot until its sandbox
     is gone, also while it waits for a person's answer.
 
-    Attributes:
-        taken: The number of taken slots.
+    Args:
+        wait_seconds: How long a run waits, for its slot and for room in a cluster together.
+        capacity: Returns how many runs a cluster has room for, or None; absent without a cluster.
     """
 
-    def __init__(self, slots: int, wait_seconds: float = 120.0) -> None:
-        self._slots = slots
+    def __init__(
+        self,
+        slots: int,
+        wait_seconds: float = 120.0,
+        capacity: Callable[[], int | None] | None = None,
+    ) -> None:
+        self.slots = slots
         self._wait_seconds = wait_seconds
-        self.taken = 0
+        self._capacity = capacity or (lambda: None)
+        self._starts = CLUSTER_STARTS if capacity else slots
+        self._running: list[RunSlot] = []
         # In the order of the owners' turns.
-        self._waiting: dict[str, deque[_Ticket]] = {}
+        self._waiting: dict[str, deque[RunSlot]] = {}
+
+    @property
+    def taken(self) -> int:
+        return len(self._running)
 
     @property
     def waiting(self) -> int:
-        return sum(len(tickets) for tickets in self._waiting.values())
+        """The number of runs that wait for a slot, or for their sandbox to start."""
+        return self._starting + sum(len(tickets) for tickets in self._waiting.values())
+
+    @property
+    def _starting(self) -> int:
+        return sum(slot.starting for slot in self._running)
+
+    def begin_wait(self) -> None:
+        """Bound the time that the current run waits from now on."""
+        WAIT_UNTIL.set(anyio.current_time() + self._wait_seconds)
 
     @asynccontextmanager
-    async def slot(self, owner: str, on_position: PositionListener) -> AsyncIterator[Acquire]:
-        """Take a slot while this context is open; yield a function that keeps it for longer.
+    async def slot(
+        self, owner: str, on_position: PositionListener, *, starts: bool = False
+    ) -> AsyncIterator[RunSlot]:
+        """Take a slot while this context is open, and until no one keeps it.
+
+        If the run `starts` a sandbox, `end_start` reports the end of that.
 
         Raises:
             BridgeError: Too many runs wait, or this run has waited too long.
         """
-        if self.taken < self._slots:
-            self.taken += 1
+        began = anyio.current_time()
+        self.begin_wait()
+        slot = RunSlot(owner, on_position, self._grant, starts)
+        if self._is_free_for(slot):
+            self._running.append(slot)
         else:
-            await self._wait(_Ticket(owner, on_position))
-        holders = 0
-
-        def keep() -> Callable[[], None]:
-            nonlocal holders
-            holders += 1
-            return release
-
-        def release() -> None:
-            nonlocal holders
-            holders -= 1
-            if not holders:
-                self._pass_slot()
-
-        keep()
+            await self._wait(slot)
+        count_metric("queue_seconds", anyio.current_time() - began)
         try:
-            yield keep
+            yield slot
         finally:
-            release()
+            slot.starting = False
+            slot.release()
 
-    async def _wait(self, ticket: _Ticket) -> None:
+    async def _wait(self, ticket: RunSlot) -> None:
         if self.waiting >= MAX_WAITING:
             raise self._overload_error(f"{self.waiting} more wait already")
         own = self._waiting.get(ticket.owner, ())
@@ -474,34 +521,36 @@ class RunQueue:
             why = f"this one has waited {self._wait_seconds:g} s; {self.waiting} others wait too"
             raise self._overload_error(why)
 
-    def _leave(self, ticket: _Ticket) -> None:
+    def _leave(self, ticket: RunSlot) -> None:
         """Remove a run from the queue, or pass on the slot that it was just granted."""
         if ticket.granted.is_set():
-            self._pass_slot()
+            ticket.release()
             return
         self._waiting[ticket.owner].remove(ticket)
         self._report_positions()
 
-    def _pass_slot(self) -> None:
-        """Grant a free slot to the next run."""
-        self.taken -= 1
-        if not self._waiting:
-            return
-        owner, tickets = next(iter(self._waiting.items()))
-        # The owner's next turn comes after those of all others.
-        del self._waiting[owner]
-        self._waiting[owner] = tickets
-        ticket = tickets.popleft()
-        self.taken += 1
-        ticket.granted.set()
-        ticket.on_position(None)
-        self._report_positions()
+    def _is_free_for(self, ticket: RunSlot) -> bool:
+        free = self.taken < (self._capacity() or self.slots)
+        return free and (not ticket.starting or self._starting < self._starts)
+
+    def _grant(self) -> None:
+        self._running = [slot for slot in self._running if slot.holders]
+        while ticket := next(filter(self._is_free_for, self._in_turn()), None):
+            # The owner's next turn comes after those of all others.
+            self._waiting[ticket.owner] = tickets = self._waiting.pop(ticket.owner)
+            tickets.remove(ticket)
+            self._running.append(ticket)
+            ticket.granted.set()
+            ticket.on_position(None)
+            self._report_positions()
+
+    def _in_turn(self) -> Iterator[RunSlot]:
+        # In each round, one run of each owner gets a slot.
+        return filter(None, chain.from_iterable(zip_longest(*self._waiting.values())))
 
     def _report_positions(self) -> None:
         self._waiting = {owner: tickets for owner, tickets in self._waiting.items() if tickets}
-        # In each round, one run of each owner gets a slot.
-        rounds = chain.from_iterable(zip_longest(*self._waiting.values()))
-        for ahead, ticket in enumerate(filter(None, rounds)):
+        for ahead, ticket in enumerate(self._in_turn()):
             ticket.on_position(ahead)
 
     def _overload_error(self, why: str) -> BridgeError:

@@ -56,7 +56,6 @@ def probe_spec(limits: Limits) -> LaunchSpec:
 
 
 def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the command of the probe's program."""
     facts = guest_modules()["bridge.guest.isolation_facts"]
     return (*INTERPRETER, f"FACTS = {facts!r}\nUNTRIED = {untried!r}\n{_ANSWER}")
 
@@ -97,7 +96,6 @@ async def run_probe(
     no_answer_remedy: str | None = None,
     timeout_error: Callable[[str], SandboxError] = LaunchError,
 ) -> Probe:
-    """Run something in a sandbox."""
     try:
         with anyio.fail_after(PROBE_SECONDS):
             async with launch(probe_spec(limits)) as sandbox:

@@ -46,9 +46,8 @@ def candidates(runtime: str, order: Sequence[str] = ()) -> tuple[str, ...]:
 
 def engines(settings: Settings) -> tuple[str, ...]:
     """Return those of `candidates` that are container engines, which have images."""
-    found = tuple(
-        name for name in candidates(settings.runtime) if name not in (*_PROCESS, *ELSEWHERE)
-    )
+    others = (*_PROCESS, *ELSEWHERE)
+    found = tuple(name for name in candidates(settings.runtime) if name not in others)
     if not found:
         message = f"{settings.place('runtime')}: {settings.runtime} uses no images of this machine."
         raise SettingsError(message, remedy="Name podman or docker with --runtime.")
@@ -180,10 +179,8 @@ def _allowed_backends(settings: Settings) -> tuple[str, ...]:
     if asked and settings.runtime == "auto":
         names = tuple(name for name in names if name in ENGINES)
         if not names:
-            message = (
-                f"{settings.place('runtime_order')} names no engine, and {settings.place(asked)} "
-                f"asks for {getattr(settings, asked)}."
-            )
+            message = f"{settings.place('runtime_order')} names no engine, and "
+            message += f"{settings.place(asked)} asks for {getattr(settings, asked)}."
             raise SettingsError(message, remedy="Add podman or docker to the order.")
     return names
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from bridge.model import Json
@@ -148,9 +149,8 @@ _SOCKET_TYPES = 0xF  # The bits of a socket's type that are not flags.
 def refuse_datagrams(call: str) -> tuple[SyscallRefusal, ...]:
     """Refuse sockets that can send without a connection, to any named socket."""
     # SOCK_DGRAM, and SOCK_RAW, which AF_UNIX treats as SOCK_DGRAM.
-    return tuple(
-        SyscallRefusal(call, 1, kind, _SOCKET_TYPES, errno.EAFNOSUPPORT) for kind in (2, 3)
-    )
+    refused = partial(SyscallRefusal, call, 1, mask=_SOCKET_TYPES, error=errno.EAFNOSUPPORT)
+    return refused(value=2), refused(value=3)
 
 
 _NAMESPACE_FLAGS = (

@@ -105,6 +105,7 @@ class Memories:
 
     def __init__(self, store: Store, owner: str, *, most_owners: int | None = None) -> None:
         self._store = store
+        self.run = store.run
         self._most_owners = most_owners
         self._owner = owner_digest(owner)
         self._writers = f"memories/{self._owner}"

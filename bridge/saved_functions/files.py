@@ -29,7 +29,7 @@ from bridge.catalog.program.references import References, references
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, LibraryError, UnknownError
 from bridge.gate.bridge_calls import ProvenanceTracker
-from bridge.gate.pins import tool_digest
+from bridge.gate.pins import tool_digests
 from bridge.inventory.guide import SKILLS_SERVER
 from bridge.inventory.servers import Servers
 from bridge.model import Json, Provenance, Tool
@@ -339,12 +339,12 @@ class SkillIndex:
                 self._read[name] = (changed[name], read_skill(name, text))
             return {name: self._read[name][1] for name in sorted(self._read)}
 
-    async def get(self, name: str) -> Skill:
+    async def get(self, name: str, *, usable: bool = True) -> Skill:
         skills = await self.all()
         if name not in skills:
             raise unknown(name, skills)
         skill = skills[name]
-        if skill.problem:
+        if usable and skill.problem:
             raise LibraryError(f"Skill {name!r} cannot be used as its file is: {skill.problem}")
         return skill
 
@@ -363,29 +363,29 @@ class SkillIndex:
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         tools, only_if = self.tools_of(code), "" if before is None else before.digest
         save = partial(self.files.save, code.name, code.source, description, tools, now, provenance)
-        text, changed = await in_thread(partial(save, only_if=only_if))
+        text, changed = await self._store.run(partial(save, only_if=only_if))
         return read_skill(code.name, text), changed
 
     async def approve(self, skill: Skill) -> bool:
-        return await in_thread(self.files.approve, skill.name, skill.digest)
+        return await self._store.run(self.files.approve, skill.name, skill.digest)
 
     async def approvals(self) -> set[tuple[str, str]]:
-        return await in_thread(self.files.approvals)
+        return await self._store.run(self.files.approvals)
 
     async def remove(self, name: str) -> bool:
-        return await in_thread(partial(self.files.remove, name, versions=True))
+        return await self._store.run(partial(self.files.remove, name, versions=True))
 
     async def delete(self, skill: Skill, provenance: Provenance | None) -> bool:
         """Remove a skill if it is unchanged; its text stays as a version."""
         remove = partial(self.files.remove, skill.name, provenance, versions=False)
-        return await in_thread(partial(remove, only_if=skill.digest))
+        return await self._store.run(partial(remove, only_if=skill.digest))
 
     async def add_provenance(self, tracker: ProvenanceTracker) -> None:
         """Add the provenance of all runs that saved or removed skills.
 
         Call it before a program learns which skills exist.
         """
-        read = await in_thread(read_by_writers, self._store, SKILLS)
+        read = await self._store.run(read_by_writers, self._store, SKILLS)
         await tracker.add_store("the saved skills", read)
 
     def references(self, code: SkillCode) -> References:
@@ -397,7 +397,7 @@ class SkillIndex:
         used: dict[str, dict[str, str]] = {}
         for call in expected_calls(Survey(code.tree), entries).calls[:200]:
             if call.definition is not None:
-                used.setdefault(call.server, {})[call.tool] = tool_digest(call.definition)
+                used.setdefault(call.server, {})[call.tool] = tool_digests(call.definition).schema
         return {server: dict(sorted(tools.items())) for server, tools in sorted(used.items())}
 
     def stale(self, skill: Skill) -> str:
@@ -414,7 +414,7 @@ class SkillIndex:
                 tool = inventory.tool(server, name)
                 if tool is None:
                     changes.append(f"{server}.{name:.80} is gone")
-                elif tool_digest(tool) != digest:
+                elif tool_digests(tool).schema != digest:
                     changes.append(f"{server}.{name:.80} has changed")
         if len(changes) > 5:
             changes = [*changes[:5], f"and {len(changes) - 5} more"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
-from anyio.to_thread import run_sync as in_thread
 
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
@@ -33,32 +33,25 @@ _SAVE_FIX = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class KeptRequests:
     """The handlers of one run's requests for skills and its caller's memories."""
 
-    def __init__(
-        self,
-        skills: Skills,
-        *,
-        gate: Gate,
-        tracker: ProvenanceTracker,
-        own: BridgeCalls,
-        review: Review,
-        request: RunRequest,
-    ) -> None:
-        self._skills = skills
-        self._index = skills.index
-        self._servers = skills.servers
-        self._redactor = skills.servers.secrets.redactor
-        self._gate = gate
-        self._tracker = tracker
-        self._own = own
-        self._review = review
-        self._request = request
-        owner = owner_of(request)
+    _skills: Skills
+    _gate: Gate
+    _tracker: ProvenanceTracker
+    _own: BridgeCalls
+    _review: Review
+    _request: RunRequest
+
+    def __post_init__(self) -> None:
+        self._index = self._skills.index
+        self._servers = self._skills.servers
+        self._redactor = self._servers.secrets.redactor
+        owner = owner_of(self._request)
         # Owners over HTTP cannot use up the quota of the person who runs the bridge.
         most = None if owner == PERSON else MAX_OWNERS
-        self._memories = Memories(skills.store, owner, most_owners=most)
+        self._memories = Memories(self._skills.store, owner, most_owners=most)
         # Writes lock the store, so two calls of a run would only block a second thread.
         self._turn = anyio.Lock()
 
@@ -237,7 +230,7 @@ class KeptRequests:
         shown = {"key": key, "value": value, "metadata": metadata}
         try:
             async with self._own.permitted("save_memory", shown, "write"):
-                return await in_thread(put) is not None
+                return await self._memories.run(put) is not None
         except BridgeError:
             # The error shows how much other runs have saved.
             await self._add_writers()
@@ -245,7 +238,7 @@ class KeptRequests:
 
     async def _load_memory(self, params: Mapping[str, Json]) -> Json:
         try:
-            memory = await in_thread(self._memories.get, self._key(params))
+            memory = await self._memories.run(self._memories.get, self._key(params))
         except LibraryError:
             await self._add_writers()
             raise
@@ -258,7 +251,7 @@ class KeptRequests:
         return _memory_fields(memory) | {"value": memory.value, "revision": memory.revision}
 
     async def _list_memories(self, params: Mapping[str, Json]) -> Json:
-        memories = await in_thread(self._memories.all)
+        memories = await self._memories.run(self._memories.all)
         for memory in memories:
             # Keys and metadata come from the run that saved the memory.
             if isinstance(memory, Memory):
@@ -276,10 +269,10 @@ class KeptRequests:
         await self._add_writers()
         delete = partial(self._memories.delete, key, provenance=provenance)
         async with self._own.permitted("delete_memory", {"key": key}, "destructive"):
-            return await in_thread(delete)
+            return await self._memories.run(delete)
 
     async def _add_writers(self) -> None:
-        read = await in_thread(self._memories.read_by_writers)
+        read = await self._memories.run(self._memories.read_by_writers)
         await self._tracker.add_store("the memories", read)
 
     async def _add_provenance(self, memory: Memory) -> None:

@@ -16,14 +16,14 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import anyio
 import anyio.to_thread
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
-from mcp.types import ErrorData, JSONRPCError
-from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, ErrorData, JSONRPCError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -32,6 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bridge.errors import BridgeError
+from bridge.event_loop import exposition
 from bridge.gate.audit.reading import end_orphans
 from bridge.runs import Engine
 from bridge.server.stdio import MAX_MESSAGE_BYTES, NO_BATCHES, TOO_MANY, is_too_complex
@@ -60,6 +61,7 @@ REPLICA = "mcp-bridge-replica"
 SESSION = "mcp-session-id"
 
 LOOK_SECONDS = 1.0  # Between health checks.
+LOOK_DEADLINE = 10.0  # Seconds of one.
 
 _NEEDED = ("sandboxes", "store")
 _ORPHANS = "ends of dead replicas' runs"
@@ -84,16 +86,21 @@ class Replica:
 
         Probes only read the last check. The first check selects the backend.
         """
-        while True:
+        async with anyio.create_task_group() as tasks:
+            # One each, so that none waits for another that hangs.
             for what in (*_NEEDED, _ORPHANS):
-                try:
-                    problem = await self._look(what)
-                except (BridgeError, OSError) as error:
-                    problem = str(error)
-                # Logged once: a line each second would fill a disk.
-                if problem and problem != self._problems.get(what):
-                    logger.warning("%s: %s", what, problem)
-                self._problems[what] = problem
+                tasks.start_soon(self._watch, what)
+
+    async def _watch(self, what: str) -> None:
+        while True:
+            try:
+                problem = await self._look(what)
+            except (BridgeError, OSError) as error:
+                problem = str(error)
+            # Logged once: a line each second would fill a disk.
+            if problem and problem != self._problems.get(what):
+                logger.warning("%s: %s", what, problem)
+            self._problems[what] = problem
             await anyio.sleep(LOOK_SECONDS)
 
     async def drain(self) -> None:
@@ -107,20 +114,28 @@ class Replica:
     def missing(self) -> list[str]:
         """What this lacks to start runs, in one word each: public."""
         missing = [name for name in _NEEDED if self._problems[name]]
+        missing += self._engine.heartbeat.problems
         return [*missing, *(["draining"] if self._engine.running_runs.draining else [])]
+
+    @property
+    def impaired(self) -> list[str]:
+        """What this lacks for some runs. Other bridges lack it too, so this one stays ready."""
+        return ["store"] if self._engine.heartbeat.silence else []
 
     async def _look(self, what: str) -> str:
         """Return the problem of one part; empty if there is none."""
-        if what == "sandboxes":
-            return await (await self._engine.sandboxes.backend()).problem()
-        if what == _ORPHANS:
-            await end_orphans(self._engine.gate.audit)
+        # The first use of a backend may fetch an image, for minutes.
+        backend = await self._engine.sandboxes.backend() if what == "sandboxes" else None
+        with anyio.move_on_after(LOOK_DEADLINE):
+            if backend is not None:
+                return await backend.problem()
+            if what == _ORPHANS:
+                await end_orphans(self._engine.gate.audit)
+            elif not self._store.shared:
+                read = partial(self._store.documents, "ready", [""])
+                await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
             return ""
-        with anyio.move_on_after(2.0):
-            read = partial(self._store.documents, "ready", [""])
-            await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
-            return ""
-        return "it does not answer within 2 s"
+        return f"it did not answer within {LOOK_DEADLINE:g} s"
 
     def probe(self, scope: Scope) -> Response | None:
         """Return the response to a probe; None for other requests."""
@@ -130,23 +145,27 @@ class Replica:
             case "/healthz":
                 return PlainTextResponse("ok\n")
             case "/metrics":
-                queue, waiting = self._engine.queue, self._engine.sandboxes.report.waiting
-                gauges = {
-                    "runs_queued": queue.waiting,
-                    "runs_running": queue.taken,
-                    "sandboxes_waiting": waiting,
-                    "draining": int(self._engine.running_runs.draining),
-                }
-                names = {f"mcp_code_bridge_{name}": value for name, value in gauges.items()}
-                lines = (f"# TYPE {name} gauge\n{name} {names[name]}\n" for name in names)
-                return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
+                text = exposition(self._gauges())
+                return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
             case "/readyz":
                 missing = self.missing
                 body = {"ready": not missing, "replica": self.name, "missing": missing}
+                body["impaired"] = self.impaired
                 status = 503 if missing else 200
                 return Response(json.dumps(body), status, media_type="application/json")
             case _:
                 return None
+
+    def _gauges(self) -> dict[str, tuple[str, int]]:
+        engine, store = self._engine, self._problems["store"] or self._engine.heartbeat.silence
+        return {
+            "runs_queued": ("Runs that wait for a slot.", engine.queue.waiting),
+            "runs_running": ("Taken slots.", engine.queue.taken),
+            "sandboxes_waiting": ("Warm sandboxes.", engine.sandboxes.report.waiting),
+            "sessions_unsaved": ("Sessions with unsaved state.", engine.sessions.unsaved),
+            "store_up": ("Whether the store can be used.", int(not store)),
+            "draining": ("Whether this bridge ends.", int(engine.running_runs.draining)),
+        }
 
     def route(self, scope: Scope, headers: Headers) -> tuple[Scope, Response | None]:
         """Remove this replica's name from a request's session id, or refuse another replica's."""
@@ -170,25 +189,21 @@ class Replica:
         return {**scope, "headers": pairs}, None
 
 
+@dataclass(eq=False, repr=False)
 class RequestMiddleware:
     """Middleware that refuses requests beyond their caller's share, and reads bodies.
 
     Requests other than probes need the token; an empty one admits all.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        guard: TransportSecuritySettings,
-        token: str = "",
-        replica: Replica | None = None,
-        sessions: Callable[[], Container[str]] = frozenset,
-    ) -> None:
-        self._app = app
-        self._guard = TransportSecurityMiddleware(guard)
-        self._token = token
-        self._replica = replica
-        self._open_sessions = sessions
+    _app: ASGIApp
+    _settings: TransportSecuritySettings
+    _token: str
+    _replica: Replica | None
+    _open_sessions: Callable[[], Container[str]]
+
+    def __post_init__(self) -> None:
+        self._guard = TransportSecurityMiddleware(self._settings)
         self._sessions: dict[str, str] = {}
         self._beginning: dict[int, str] = {}  # By request, until its session has an id.
         self._bytes: Counter[str] = Counter()

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
 import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
@@ -21,7 +20,7 @@ from pydantic import Field
 from starlette.requests import Request
 
 from bridge import __version__
-from bridge.artifacts import RunArtifacts
+from bridge.artifacts.store import RunArtifacts
 from bridge.callers.client import is_wanted
 from bridge.errors import ArtifactStoreError, BridgeError, InvalidRequestError
 from bridge.event_loop import background_task, offload
@@ -83,10 +82,10 @@ def has_tasks(context: Context) -> bool:
     return is_modern(context) and TASKS_EXTENSION in (capabilities_of(context).extensions or ())
 
 
-async def announce(client: HandshakeClient | ModernClient, run_id: str) -> None:
+async def announce(client: HandshakeClient | ModernClient, run_id: str, *, outlives: bool) -> None:
     """Send a run's id before its result, as progress or a log message if the client wants any."""
     text = f"This is run {run_id}."
-    if isinstance(client, HandshakeClient):  # The end of its connection does not cancel the run.
+    if outlives and isinstance(client, HandshakeClient):
         read = f'runtime.read_output("{run_id}", "result")'
         text += f" If the connection breaks, another run reads the result: await {read}."
     if client.wants_progress:
@@ -279,7 +278,13 @@ class _Handlers:
         other = any(given.get(name) for name in ("code", "apply", "end_session"))
         if number and isinstance(number, str) and not other:
             # The client waits for that run again.
-            run = suspended.task(number, owner)
+            try:
+                run = suspended.task(number, owner)
+            except InvalidRequestError as error:
+                # The name of a bridge may stand before the id.
+                run_id = number.rpartition(".")[2][:40]
+                await self._engine.gate.fates.explain(error, run_id, owner)
+                raise
             run.request = request
             assert isinstance(run.client, RunClient)
             run.client.attach(context)
@@ -330,8 +335,10 @@ class _Handlers:
             client.run = suspended
 
         async def run() -> RunResult:
-            if isinstance(context.request, Request):
-                await announce(client, suspended.run_id)
+            # Over HTTP the run may outlive its connection, and another bridge may know its fate.
+            web = isinstance(context.request, Request)
+            if web or self._engine.gate.fates.are_shared:
+                await announce(client, suspended.run_id, outlives=web)
             request = replace(
                 parse_request(params.arguments),
                 run_id=suspended.run_id,
@@ -362,7 +369,7 @@ class _Handlers:
         )
         data = "\n".join(texts).encode("utf-8", "replace")
         try:
-            await anyio.to_thread.run_sync(artifacts.add, "result", data, "text/plain", "result")
+            await artifacts.store.run(artifacts.add, "result", data, "text/plain", "result")
         except ArtifactStoreError as error:
             logger.warning("the result of a run whose client is gone cannot be kept: %s", error)
 

@@ -17,7 +17,7 @@ from bridge.guest.schema.validation import convert, problem
 from bridge.model import ApplyRequest, InputFile, Json, RetriedReads, RunMode, RunRequest
 from bridge.runs.input_files import MAX_FILES
 from bridge.server.content import Kind, record_schema
-from bridge.settings.profiles import BUILT_IN
+from bridge.settings import BUILT_IN_PROFILES
 
 _ID = re.compile(r"[0-9a-f]{8,64}")
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -194,7 +194,7 @@ def input_schema(
     *,
     packages: bool = True,
     listed_only: bool = False,
-    profiles: Iterable[str] = BUILT_IN,
+    profiles: Iterable[str] = BUILT_IN_PROFILES,
 ) -> dict[str, Any]:
     """Return the JSON Schema of the arguments; `packages` are offered only if some are allowed."""
     also = "Servers to load in addition to those that the code names."

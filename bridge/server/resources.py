@@ -14,14 +14,13 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Hashable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
 from weakref import WeakKeyDictionary
 
 import anyio
-import anyio.to_thread
 import mcp_types as types
 from mcp.server.connection import Connection
 from mcp.server.lowlevel.server import NotificationOptions, Server
@@ -37,8 +36,8 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from bridge.artifacts import ArtifactStore, parse_part, read_part
-from bridge.artifacts.store import ARTIFACTS_URI, RUNS_URI
+from bridge.artifacts.content import parse_part, read_part
+from bridge.artifacts.store import ARTIFACTS_URI, RUNS_URI, ArtifactStore
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownError
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, Json
@@ -46,7 +45,7 @@ from bridge.render.structured import held_fields
 from bridge.runs import Engine
 from bridge.server.clients import Context, is_modern, list_roots
 from bridge.server.content import link_fields
-from bridge.sessions import Listed
+from bridge.sessions.table import Listed
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +144,7 @@ class Resources:
             return (), ""
         try:
             page = partial(self._engine.artifacts.page, owner, PAGE, after)
-            return await anyio.to_thread.run_sync(page)
+            return await self._engine.artifacts.run(page)
         except ArtifactStoreError as error:
             # The other resources can still be listed.
             logger.warning("what runs left cannot be listed: %s", error)
@@ -179,7 +178,8 @@ class Resources:
             if uri.startswith((ARTIFACTS_URI, RUNS_URI)):
                 owner = self._owner(context)
                 work = partial(_kept_contents, self._engine.artifacts, owner, uri, redactor)
-                return types.ReadResourceResult(contents=await anyio.to_thread.run_sync(work))
+                contents = await self._engine.artifacts.run(work)
+                return types.ReadResourceResult(contents=contents)
             mime_type, text = await self._read(uri, context)
         except UnknownError:
             # The error must not show that another caller has it.
@@ -214,15 +214,16 @@ class Resources:
 
 
 def _session_fields(session: Listed) -> dict[str, Json]:
+    record = session.record
     fields: dict[str, Json] = {
-        "id": session.session_id,
-        "name": session.name,
+        "id": record.session_id,
+        "name": record.name,
         "state": session.state,
-        "runs": session.runs,
+        "runs": record.runs,
         "idleSeconds": round(session.idle_seconds),
         "memoryLimitBytes": session.memory_bytes or None,
-        "holds": held_fields(session.holdings.holds),
-        "more": session.holdings.more or None,
+        "holds": held_fields(record.holdings.holds),
+        "more": record.holdings.more or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -314,21 +315,17 @@ class _Subscriptions:
     uris: set[str] = field(default_factory=set)
 
 
+@dataclass(eq=False, repr=False)
 class Notices:
     """Notifies the clients of one server of changes to what `tools` and `resources` return."""
 
-    def __init__(
-        self,
-        tools: Callable[[], Awaitable[Hashable]],
-        resources: Callable[[], Hashable],
-        owner: Callable[[Context], str] = lambda _: "",
-        *,
-        quiet_seconds: float = 0.5,
-    ) -> None:
-        self._quiet_seconds = quiet_seconds
-        self._tools = tools
-        self._resources = resources
-        self._owner = owner
+    _tools: Callable[[], Awaitable[Hashable]]
+    _resources: Callable[[], Hashable]
+    owner: Callable[[Context], str] = lambda _: ""
+    _: KW_ONLY
+    quiet_seconds: float = 0.5
+
+    def __post_init__(self) -> None:
         self._last_tools: Hashable = None
         self._last_resources: Hashable = None
         self._connections: WeakKeyDictionary[Connection, _Subscriptions] = WeakKeyDictionary()
@@ -348,7 +345,7 @@ class Notices:
         uris = params.notifications.resource_subscriptions or ()
         if len(uris) > MAX_URIS or any(len(str(uri)) > 2048 for uri in uris):
             raise _too_many_error()
-        self._bus.owner.set(self._owner(context))
+        self._bus.owner.set(self.owner(context))
         return await self._listen(context, params)
 
     def end_streams(self) -> None:
@@ -384,7 +381,7 @@ class Notices:
             return None
         own = self._connections.get(connection)
         if own is None:
-            own = self._connections[connection] = _Subscriptions(self._owner(context))
+            own = self._connections[connection] = _Subscriptions(self.owner(context))
         return own
 
     async def note_listing(self, context: Context) -> None:
@@ -415,7 +412,7 @@ class Notices:
                 quiet = False
                 while not quiet:
                     self._changed = anyio.Event()
-                    with anyio.move_on_after(self._quiet_seconds) as wait:
+                    with anyio.move_on_after(self.quiet_seconds) as wait:
                         await self._changed.wait()
                     quiet = wait.cancelled_caught
             self._changed = anyio.Event()

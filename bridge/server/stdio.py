@@ -23,14 +23,8 @@ import anyio.lowlevel
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
-from mcp.types import (
-    ErrorData,
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCResponse,
-    jsonrpc_message_adapter,
-)
-from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR, RequestId
+from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
+from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR, RequestId, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from bridge.descriptor_reader import Reader

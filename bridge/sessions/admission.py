@@ -167,8 +167,7 @@ def place_for(
         others = [place for place in idle if _above(taken[place].owner, held, places, owner)]
         if others:
             return max(others, key=lambda one: held[taken[one].owner])
-    own = [place for place in idle if taken[place].owner == owner]
-    if own:
+    if own := [place for place in idle if taken[place].owner == owner]:
         return own[0]
     return "wait" if below else "no"
 

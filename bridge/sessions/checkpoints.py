@@ -1,14 +1,13 @@
 """States of sessions: as their guests send them, and as the store keeps them.
 
 Only another guest interprets a state. A malformed part makes this state unusable, and the session
-continues. A session has a row and a blob, which are replaced together; a blob with another digest
-is refused. A disk error loses the state and no run. After a power cut the state is the old or the
-new one. The state is readable by this user only, and is not encrypted.
+continues. A session is a row with its state; a state with another digest is refused. A disk error
+loses the state and no run, but of several bridges it refuses the run. After a power cut the state
+is the old or the new one. The state is readable by this user only, and is not encrypted.
 
-A claim is a document with the name of the replica that runs something in the session, which renews
-it meanwhile. Between runs, once the state is saved, no replica has the session. A claim that is not
-renewed lapses; the replica that waits for it measures that on its own clock. A live replica that
-lost its claim detects that when it saves, and does not overwrite newer state.
+Of several bridges, the one that runs something in a session has claimed its row, and renews the
+claim meanwhile. The save releases it. A claim that is not renewed lapses by the database's clock.
+A bridge that lost its claim learns that when it renews or saves. It overwrites no newer state.
 """
 
 from __future__ import annotations
@@ -19,25 +18,23 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.to_thread
 
-from bridge.errors import InvalidRequestError
+from bridge.errors import BridgeError, InvalidRequestError
 from bridge.guest.protocol.wire import State
 from bridge.model import Json, Loss, owner_digest
-from bridge.store import Store, Transaction
-from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
-from bridge.text import valid_text, visible
+from bridge.store import Store
+from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove, may_remove
+from bridge.store.store import select, table
+from bridge.text import counted, valid_text, visible
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Row, Table
+    from sqlalchemy import ColumnElement, Row
 
 logger = logging.getLogger(__name__)
 
@@ -105,39 +102,23 @@ def shown_line(text: str, most: int) -> str:
 
 MAX_OF_OWNER = 500  # Sessions: a client can make any number.
 
-_DAY = 24 * 3600.0
-
-CLAIM = "claim"  # The kind of documents that say which of several bridges has a session.
-
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """The saved state of one session.
-
-    Attributes:
-        data: The state for a guest; empty in lists.
-        facts: The session's record.
-        moment: The time of the save, in seconds since the epoch.
-        size: The size of the state, in bytes.
-    """
+    """The saved state of one session."""
 
     session_id: str
     name: str
     run: int
-    data: bytes = field(default=b"", repr=False)
+    data: bytes = field(default=b"", repr=False)  # For a guest; empty in lists.
     lost: tuple[Loss, ...] = ()
-    facts: Mapping[str, Json] = field(default_factory=dict)
-    moment: float = 0.0
-    size: int = field(default=0, compare=False)
+    facts: Mapping[str, Json] = field(default_factory=dict)  # The session's record.
+    moment: float = 0.0  # The time of the save, in seconds since the epoch.
+    size: int = field(default=0, compare=False)  # Bytes of the state.
 
 
 class Checkpoints:
-    """The saved states. Methods that are not async block, and need a thread.
-
-    Args:
-        now: Returns seconds since the epoch.
-        claims: The claims of several bridges; None if there is one bridge.
-    """
+    """The saved states. The methods block: call them with `run`."""
 
     def __init__(
         self,
@@ -146,191 +127,147 @@ class Checkpoints:
         days: int,
         total_bytes: int = 1024**3,  # of all sessions of all owners
         now: Callable[[], float] = time,
-        claims: Claims | None = None,
+        claims: Claims | None = None,  # None if there is one bridge.
     ) -> None:
+        self.run = store.run
+        self.limits = {"bytes": total_bytes, "days": days}
         self._store = store
         self._claims = claims
-        self._seconds = days * _DAY
+        self._seconds = days * 86_400.0
         self._total_bytes = total_bytes
         self._now = now
         self._tidied = -inf
         self._written = 0
 
-    async def find(self, owner: str, key: str) -> tuple[Saved | None, str]:
+    def find(self, owner: str, key: str) -> tuple[Saved | None, str]:
         """Return a session without its data, by id or by name, or why sessions cannot be read.
 
         Of several sessions with one name it is the last saved.
         """
-        every = await self.listed(owner)
-        if every is None:
-            return None, "what is saved of sessions cannot be read"
+        try:
+            every = self.all(owner)
+        except OSError as error:
+            return None, self.explain(error)
         by_id = next((each for each in every if each.session_id == key), None)
         return by_id or next((each for each in every if each.name == key), None), ""
 
-    async def listed(self, owner: str) -> tuple[Saved, ...] | None:
-        """Return an owner's sessions without their data; None if they cannot be read."""
+    def load(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
+        """Return a session with its data, or why that is unusable; (None, "") if there is none."""
+        ours = _has_key(*session_key(owner, session_id)) & self._is_fresh()
         try:
-            return await anyio.to_thread.run_sync(self.all, owner)
+            rows = self._store.query(table("sessions").select().where(ours))
         except OSError as error:
-            logger.warning("saved sessions cannot be read: %s", error)
-            return None
+            return None, self.explain(error)
+        if not rows:
+            return None, ""
+        data = bytes(rows[0].state or b"")
+        saved = _parse_row(rows[0], data)
+        if saved is None or hashlib.sha256(data).hexdigest() != rows[0].digest:
+            return None, "its checkpoint is damaged, or somebody changed it"
+        return saved, ""
 
-    async def save(self, owner: str, saved: Saved) -> str:
-        """Replace a saved session; return why that failed, empty on success."""
+    def explain(self, error: OSError) -> str:
+        """Return why saved sessions cannot be read; of several bridges, raise BridgeError."""
+        why = f"what is saved of sessions cannot be read: {error.strerror or error}"
+        if self._claims is None:
+            return why
+        # A session that begins again would replace the saved one.
+        raise BridgeError(f"Nothing was run: {why}.", code="store_unavailable") from error
+
+    def save(self, owner: str, saved: Saved, *, release: bool = False) -> str:
+        """Replace a saved session, and release its claim; return why that failed, or "".
+
+        A failure leaves the previous state.
+        """
         try:
-            await anyio.to_thread.run_sync(partial(self.write, owner, saved))
+            self._write(session_key(owner, saved.session_id), saved, release=release)
         except OSError as error:
             return f"the bridge could not write it down ({error.strerror or error})"
+        self._written += len(saved.data)
+        if self._now() - self._tidied > 600.0 or self._written > self._total_bytes // 16:
+            try:
+                self.tidy()
+            except OSError as error:
+                # The state is saved all the same.
+                logger.warning("saved sessions cannot be tidied: %s", error)
         return ""
 
-    async def forget(self, owner: str, session_id: str) -> None:
-        try:
-            await anyio.to_thread.run_sync(self.remove, owner, session_id)
-        except OSError as error:
-            logger.warning("what was saved of a session cannot be removed: %s", error)
-
-    async def describe(self, owner: str, session_id: str) -> Saved | None:
-        """Return a session without its data."""
-
-        def read() -> Saved | None:
-            with self._store.reading() as kept:
-                row = _row(kept, _key(owner, session_id))
-            return None if row is None else _parse_row(row)
-
-        return await anyio.to_thread.run_sync(read)
-
-    def write(self, owner: str, saved: Saved) -> None:
-        """Replace a saved session.
-
-        Raises:
-            OSError: The save failed; the previous state is unchanged.
-        """
+    def _write(self, key: SessionKey, saved: Saved, *, release: bool) -> None:
         if len(saved.data) > min(MAX_STATE_BYTES, self._total_bytes):
             raise OSError(errno.EFBIG, "the state is larger than the limit")
         lost = [[loss.name, loss.why] for loss in saved.lost]
-        told = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
-        digest, before = hashlib.sha256(saved.data).hexdigest(), None
-        key = _key(owner, saved.session_id)
+        facts = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
         row = {
-            "owner": key[0],
-            "id": key[1],
             # PostgreSQL's text has no NUL.
             "name": saved.name.encode("utf-8", "replace").decode().replace("\0", "\ufffd"),
-            "saved": self._now(),
+            "saved": self._store.moment(self._now()),
             "size": len(saved.data),
-            "digest": digest,
-            "facts": json.dumps(told),
+            "digest": hashlib.sha256(saved.data).hexdigest(),
+            "facts": json.dumps(facts),
+            "state": saved.data,
         }
-        unfinished = self._store.blobs.begin()
-        try:
-            unfinished.write(saved.data)
-            with self._store.writing_blob(unfinished, digest, durable=True) as kept:
-                assert kept.connection is not None
-                if self._claims is not None:
-                    self._claims.check(kept, owner, saved.session_id)
-                found = _row(kept, key)
-                before = None if found is None else found.digest
-                kept.connection.execute(_sessions().delete().where(_has_key(*key)))
-                kept.connection.execute(_sessions().insert(), row)
-        finally:
-            self._store.blobs.discard(unfinished)
-        if before is not None and before != digest:
-            with suppress(OSError):
-                self._store.drop([before])
-        self._written += len(saved.data)
-        if self._now() - self._tidied > 600.0 or self._written > self._total_bytes // 16:
-            self.tidy()
-
-    def loaded(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
-        """Return a session with its data, or why that is unusable; (None, "") if there is none."""
-        try:
-            with self._store.reading() as kept:
-                row = _row(kept, _key(owner, session_id))
-            if row is None or row.saved < self._oldest():
-                return None, ""
-            pieces, size = [], 0
-            with closing(self._store.blobs.open(row.digest)) as blob:
-                while size <= MAX_STATE_BYTES and (piece := blob.read(1024 * 1024, size)):
-                    pieces.append(piece)
-                    size += len(piece)
-        except OSError as error:
-            return None, f"its checkpoint cannot be read: {error.strerror or error}"
-        data = b"".join(pieces)
-        found = _parse_row(row, data)
-        if found is None or hashlib.sha256(data).hexdigest() != row.digest:
-            return None, "its checkpoint is damaged, or somebody changed it"
-        return found, ""
+        if self._claims is not None:
+            self._claims.save(key, row, release=release)
+            return
+        new = self._store.upsert(table("sessions")).values(owner=key[0], id=key[1], **row)
+        changed = new.on_conflict_do_update(index_elements=["owner", "id"], set_=row)
+        self._store.execute(changed, durable=True)
 
     def all(self, owner: str | None) -> tuple[Saved, ...]:
         """Return an owner's sessions without data, or all owners'; the last saved first."""
-        with self._store.reading() as kept:
-            if kept.connection is None:
-                return ()
-            table = _sessions()
-            chosen = table.select().where(table.c.saved >= self._oldest())
-            if owner is not None:
-                chosen = chosen.where(table.c.owner == owner_digest(owner)).limit(MAX_OF_OWNER)
-            rows = kept.connection.execute(chosen.order_by(table.c.saved.desc())).all()
-        found = (_parse_row(row) for row in rows)
-        return tuple(each for each in found if each is not None)
+        sessions = table("sessions")
+        chosen = select("sessions", *_PARSED).where(self._is_fresh())
+        if owner is not None:
+            chosen = chosen.where(sessions.c.owner == owner_digest(owner)).limit(MAX_OF_OWNER)
+        parsed = map(_parse_row, self._store.query(chosen.order_by(sessions.c.saved.desc())))
+        return tuple(each for each in parsed if each is not None)
 
     def remove(self, owner: str, session_id: str) -> bool:
         """Remove a session; return whether it existed."""
-        key = _key(owner, session_id)
-        with self._store.reading() as kept:
-            if _row(kept, key) is None:
-                return False
-        with self._store.writing(durable=True) as kept:
-            assert kept.connection is not None
-            row = _row(kept, key)
-            if row is None:
-                return False
-            kept.connection.execute(_sessions().delete().where(_has_key(*key)))
-        self._store.drop([row.digest])
-        return True
+        ours = _has_key(*session_key(owner, session_id))
+        exists = bool(self._store.query(select("sessions", "size").where(ours)))
+        if exists:
+            self._store.execute(table("sessions").delete().where(ours), durable=True)
+        return exists
 
     def tidy(self) -> int:
-        """Remove expired and excess sessions; return how many."""
+        """Remove expired and excess sessions, unless a bridge runs something in them."""
         self._tidied, self._written = self._now(), 0
-        table = _sessions()
+        sessions = table("sessions")
         with self._store.writing() as kept:
-            assert kept.connection is not None
-            columns = (table.c.owner, table.c.id, table.c.saved, table.c.digest, table.c.size)
-            rows = kept.connection.execute(table.select().with_only_columns(*columns))
+            if not may_remove(kept, "sessions", self.limits):
+                return 0
+            moment = kept.now(self._now)
+            idle = (sessions.c.process.is_(None)) | (sessions.c.process == "")
+            free = idle | (sessions.c.renewed < moment - LEASE_SECONDS)
+            # Two sessions with one state have two rows of it, so an item's content is its id.
+            chosen = select("sessions", "owner", "id", "saved", "id", "size").where(free)
+            items = list(map(StoredItem._make, kept.execute(chosen)))
             bounds = RetentionLimits(
                 total_bytes=self._total_bytes,
-                oldest=self._oldest(),
+                oldest=moment - self._seconds,
                 entries=10_000,
                 owner_entries=MAX_OF_OWNER,
             )
-            goes = items_to_remove([StoredItem(*row) for row in rows], bounds) or []
-            for one in goes:
-                kept.connection.execute(table.delete().where(_has_key(one.owner, one.id)))
-            if self._claims is not None:
-                kept.prune(CLAIM, most=bounds.entries, oldest=self._oldest())
-        self._store.drop(one.digest for one in goes)
-        return len(goes)
+            surplus = items_to_remove(items, bounds) or []
+            for one in surplus:
+                kept.execute(sessions.delete().where(_has_key(one.owner, one.id), free))
+        if surplus and self._store.shared:
+            logger.warning("removed %s", counted(len(surplus), "saved session"))
+        return len(surplus)
 
-    def _oldest(self) -> float:
-        return self._now() - self._seconds
-
-
-def _sessions() -> Table:
-    from bridge.store.schema import sessions
-
-    return sessions
+    def _is_fresh(self) -> ColumnElement[bool]:
+        """Return the SQL condition for sessions that were saved and have not expired."""
+        columns, now = table("sessions").c, self._store.moment(self._now())
+        return (columns.saved >= now - self._seconds) & (columns.digest != "")
 
 
 def _has_key(owner: str, which: str) -> ColumnElement[bool]:
-    table = _sessions()
-    return (table.c.owner == owner) & (table.c.id == which)
+    columns = table("sessions").c
+    return (columns.owner == owner) & (columns.id == which)
 
 
-def _row(kept: Transaction, key: _Key) -> Row[Any] | None:
-    if kept.connection is None:
-        return None
-    chosen = _sessions().select().where(_has_key(*key))
-    return kept.connection.execute(chosen).first()
+_PARSED = ("name", "saved", "size", "facts")
 
 
 def _parse_row(row: Row[Any], data: bytes = b"") -> Saved | None:
@@ -356,118 +293,173 @@ def _parse_row(row: Row[Any], data: bytes = b"") -> Saved | None:
 
 
 LEASE_SECONDS = 16.0
-"""A claim without a renewal for this long belongs to a dead or stopped replica. Replicas renew four
+"""A claim without a renewal for this long belongs to a dead or stopped bridge. Bridges renew four
 times as often."""
 
-_Key = tuple[str, str]  # The digests of a session's owner and of its id.
+SessionKey = tuple[str, str]  # The digests of a session's owner and of its id.
 
 
 class Claims:
-    """The claims of one replica; errors of other replicas name it."""
+    """The claims of one bridge; errors of other bridges name it."""
 
-    def __init__(self, store: Store, replica: str) -> None:
+    def __init__(self, store: Store, bridge: str) -> None:
         self._store = store
-        self._replica = replica
-        # After a restart a replica of the same name is another one.
+        self._bridge = bridge
+        # After a restart a bridge of the same name is another one.
         self._process = secrets.token_hex(8)
-        self._beat = 0
-        self._held: set[_Key] = set()
+        # An object for each claim tells it from a later one of the same session.
+        self._held: dict[SessionKey, object] = {}
+        self._unreleased: set[SessionKey] = set()
+        self._releasing = anyio.Lock()
+        self._renewed = -inf
 
     def holds(self, owner: str, session_id: str) -> bool:
-        """Return whether this replica has claimed a session and knows of no loss."""
-        return _key(owner, session_id) in self._held
+        """Return whether this bridge has claimed a session and knows of no loss."""
+        return session_key(owner, session_id) in self._held
 
-    async def claim(self, owner: str, session_id: str) -> str:
-        """Claim a session; return the name of the dead replica that had it, or ""."""
-        key, wait = _key(owner, session_id), 0.05
-        start = since = anyio.current_time()
-        seen: bytes | None = None
-        while True:
-            lapsed = seen if anyio.current_time() - since >= LEASE_SECONDS else None
-            found = await anyio.to_thread.run_sync(self._try, key, lapsed)
-            if found is None:
-                return _holder(lapsed)
-            # The other replica may be saving the state, or may be dead.
-            alive = seen not in (None, found)
-            if alive and anyio.current_time() - start > 1.5 * LEASE_SECONDS:
-                raise InvalidRequestError(
-                    f"Session {session_id} is in use in replica {_holder(found)!r} of the bridge: "
-                    "a run uses it there, or its state could not be saved and is there alone. "
-                    "Nothing was run.",
-                    remedy="Wait for that run to end, or send the request to that replica.",
-                    code="elsewhere",
-                )
-            if found != seen:
-                seen, since = found, anyio.current_time()
+    def are_fresh(self) -> bool:
+        """Return whether no claim of this bridge can have lapsed."""
+        return monotonic() - self._renewed < LEASE_SECONDS
+
+    async def claim(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
+        """Claim a session that no other living bridge has.
+
+        Returns the session without its data, None if none is saved; and whose claim lapsed, as a
+        clause, or "".
+        """
+        key, wait = session_key(owner, session_id), 0.05
+        start = anyio.current_time()
+        if key in self._unreleased:
+            async with self._releasing:
+                self._unreleased.discard(key)
+        while (row := await self._store.run(self._try, key)) is None:
+            if anyio.current_time() - start > 1.5 * LEASE_SECONDS:
+                raise elsewhere_error(session_id, await self._store.run(self.holder, key))
+            # The other bridge may be saving the state, or may be dead.
             await anyio.sleep(wait)
             wait = min(2 * wait, 0.5)
+        lapsed = f"replica {row.gone!r} of the bridge had it, and was not heard of for"
+        return _parse_row(row), row.gone and f"{lapsed} {LEASE_SECONDS:g} s"
 
     async def release(self, owner: str, session_id: str) -> None:
-        """Release a session, so that any replica can claim it."""
-        key = _key(owner, session_id)
-        self._held.discard(key)
-        try:
-            await anyio.to_thread.run_sync(self._release, key)
-        except OSError as error:
-            logger.warning("a session's claim is left to lapse: %s", error)
+        """Release a session, so that any bridge can claim it."""
+        key = session_key(owner, session_id)
+        self._held.pop(key, None)
+        self._unreleased.add(key)
+        await self._release_all()
 
-    async def renewing(self) -> None:
-        """Renew the held claims until cancelled."""
+    async def renew(self, note_loss: Callable[[SessionKey, str], None]) -> None:
+        """Renew the held claims until cancelled.
+
+        `note_loss` takes the key of a lost session, and the bridge that has it.
+        """
         while True:
             await anyio.sleep(LEASE_SECONDS / 4)
-            if self._held:
+            await self._release_all()
+            try:
+                for key, holder, claim in await self._store.run(self._renew):
+                    # A claim that was released or made again meanwhile is not lost.
+                    if self._held.get(key) is claim:
+                        del self._held[key]
+                        note_loss(key, holder)
+            except OSError as error:
+                logger.warning("claims of sessions cannot be renewed: %s", error)
+
+    def save(self, key: SessionKey, row: Mapping[str, Any], *, release: bool) -> None:
+        """Save a claimed session; raise OSError if another bridge has it."""
+        sessions = table("sessions")
+        # The answer to an earlier attempt may have been lost, which released the claim.
+        done = (sessions.c.facts == row["facts"]) & (sessions.c.digest == row["digest"])
+        ours = (sessions.c.process == self._process) | (done & (sessions.c.process == ""))
+        process = {"process": "" if release else self._process}
+        changed = sessions.update().where(_has_key(*key), ours).values(**row, **process)
+        kept = select("sessions", "id").where(_has_key(*key), done)
+        claim = self._held.pop(key, None)
+        saved: bool | None = None
+        try:
+            saved = bool(self._store.execute(changed.returning(sessions.c.id), durable=True))
+            saved = saved or bool(self._store.query(kept))
+        finally:
+            # Without an answer the claim may still be this bridge's.
+            if claim is not None and (saved is None or (saved and not release)):
+                self._held[key] = claim
+        if not saved:
+            raise OSError(errno.ESTALE, takeover(self.holder(key)))
+
+    def holder(self, key: SessionKey) -> str:
+        """Return the name of the bridge that claimed a session last; "" if none did."""
+        rows = self._store.query(select("sessions", "bridge").where(_has_key(*key)))
+        return next((row.bridge or "" for row in rows), "")
+
+    def _try(self, key: SessionKey) -> Row[Any] | None:
+        """Claim a session and return its row; None if another bridge has it."""
+        from sqlalchemy import case, func
+
+        sessions, now = table("sessions"), self._store.moment(time())
+        mine = {"bridge": self._bridge, "process": self._process, "renewed": now}
+        empty = {"name": "", "saved": now, "size": 0, "digest": "", "facts": "", "gone": ""}
+        unclaimed = func.coalesce(sessions.c.process, "").in_(("", self._process))
+        new = self._store.upsert(sessions).values(owner=key[0], id=key[1], **empty, **mine)
+        claimed = new.on_conflict_do_update(
+            index_elements=["owner", "id"],
+            set_={**mine, "gone": case((unclaimed, ""), else_=sessions.c.bridge)},
+            where=unclaimed | (sessions.c.renewed < now - LEASE_SECONDS),
+        )
+        columns = (sessions.c[name] for name in (*_PARSED, "gone"))
+        rows = self._store.execute(claimed.returning(*columns))
+        if not rows:
+            return None
+        self._held[key] = object()
+        return rows[0]
+
+    async def _release_all(self) -> None:
+        """Release claims; `renew` tries again what the store cannot do now."""
+        async with self._releasing:
+            for key in tuple(self._unreleased):
                 try:
-                    await anyio.to_thread.run_sync(self._renew)
+                    await self._store.run(self._release, key)
                 except OSError as error:
-                    logger.warning("claims of sessions cannot be renewed: %s", error)
+                    logger.warning("a session's claim is not released yet: %s", error)
+                    return
+                self._unreleased.discard(key)
 
-    def check(self, kept: Transaction, owner: str, session_id: str) -> None:
-        """Raise OSError if another replica has taken a session over."""
-        if not self._has(kept, _key(owner, session_id)):
-            raise OSError(errno.ESTALE, "another replica of the bridge has taken the session over")
+    def _release(self, key: SessionKey) -> None:
+        sessions = table("sessions")
+        ours = (_has_key(*key), sessions.c.process == self._process)
+        freed = sessions.update().where(*ours, sessions.c.digest != "").values(process="")
+        self._store.execute(freed)
+        self._store.execute(sessions.delete().where(*ours, sessions.c.digest == ""))
 
-    def _try(self, key: _Key, lapsed: bytes | None) -> bytes | None:
-        """Claim a session and return None, or return another replica's claim."""
-        with self._store.writing() as kept:
-            found = kept.get(CLAIM, *key)
-            if found not in (None, lapsed) and not self._is_own(found):
-                return found
-            kept.put(CLAIM, *key, self._document())
-            self._held.add(key)
-        return None
-
-    def _release(self, key: _Key) -> None:
-        with self._store.writing() as kept:
-            if self._has(kept, key):
-                kept.delete(CLAIM, *key)
-
-    def _renew(self) -> None:
-        with self._store.writing() as kept:
-            for key in tuple(self._held):
-                if self._has(kept, key):
-                    kept.put(CLAIM, *key, self._document())
-
-    def _has(self, kept: Transaction, key: _Key) -> bool:
-        """Return whether this replica still has a claim; forget a lost one."""
-        found = kept.get(CLAIM, *key)
-        if found is not None and self._is_own(found):
-            return True
-        self._held.discard(key)
-        return False
-
-    def _document(self) -> bytes:
-        self._beat += 1
-        return f"{self._replica} {self._process} {self._beat}".encode()
-
-    def _is_own(self, found: bytes) -> bool:
-        return self._process.encode() in found
+    def _renew(self) -> list[tuple[SessionKey, str, object]]:
+        """Renew the claims; return the lost ones, each with the bridge that has it."""
+        sessions, held = table("sessions"), dict(self._held)
+        if not held:
+            return []
+        began = monotonic()
+        renewed = sessions.update().where(sessions.c.process == self._process)
+        renewed = renewed.values(renewed=self._store.moment(time()))
+        for row in self._store.execute(renewed.returning(sessions.c.owner, sessions.c.id)):
+            held.pop((row.owner, row.id), None)
+        self._renewed = began
+        return [(key, self.holder(key), claim) for key, claim in held.items()]
 
 
-def _key(owner: str, session_id: str) -> _Key:
+def session_key(owner: str, session_id: str) -> SessionKey:
     """Return a session's key in the store, which has a fixed length."""
     session = hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
     return owner_digest(owner), session
 
 
-def _holder(found: bytes | None) -> str:
-    return (found or b"").partition(b" ")[0].decode(errors="replace")
+def takeover(bridge: str = "") -> str:
+    """Return why a session is another bridge's now."""
+    which = f"replica {bridge!r}" if bridge else "another replica"
+    return f"{which} of the bridge has taken the session over"
+
+
+def elsewhere_error(session_id: str, bridge: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Session {session_id} is in use in replica {bridge!r} of the bridge: a run uses it "
+        "there, or its state could not be saved and is there alone. Nothing was run.",
+        remedy="Wait for that run to end, or send the request to that replica.",
+        code="elsewhere",
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import secrets
 from dataclasses import dataclass, replace
-from typing import Any
 
 from bridge.errors import PackageRefusedError
 from bridge.gate.policy import FlowState
@@ -39,44 +38,26 @@ class Holdings:
         had = {(variable.name, variable.kind) for variable in before.holds}
         return tuple(v.name for v in self.holds if (v.name, v.kind) not in had)
 
-    def document(self) -> dict[str, Json]:
-        return {"holds": [[v.name, v.kind, v.size] for v in self.holds], "more": self.more}
-
 
 def holdings(holds: object, more: object) -> Holdings:
     """Return the variables that a guest reports or that were saved."""
     said = holds if isinstance(holds, list) else []
-    found = [variable for entry in said[:MAX_NAMES] if (variable := _variable(entry)) is not None]
+    found = []
+    for entry in said[:MAX_NAMES]:
+        match entry:
+            case [str(name), str(kind), size]:
+                known = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= 2**60
+                name, kind = shown_line(name, MAX_NAME_CHARS), shown_line(kind, MAX_NAME_CHARS)
+                found.append(Variable(name=name, kind=kind, size=size if known else None))
+            case _:
+                pass
     untold = max(0, len(said) - MAX_NAMES)
     counted = more if isinstance(more, int) and 0 <= more <= 10**9 else 0
     return Holdings(holds=tuple(found), more=counted + untold)
 
 
-def _variable(entry: Any) -> Variable | None:
-    if not isinstance(entry, (list, tuple)) or len(entry) != 3:
-        return None
-    name, kind, size = entry
-    if not isinstance(name, str) or not isinstance(kind, str):
-        return None
-    known = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= 2**60
-    return Variable(
-        name=shown_line(name, MAX_NAME_CHARS),
-        kind=shown_line(kind, MAX_NAME_CHARS),
-        size=size if known else None,
-    )
-
-
 class Record:
-    """The record of one session.
-
-    Attributes:
-        saved: The number of the run after which the state was last saved; 0 for never.
-        holdings: The variables after the last run.
-        flow: What its programs have read, for the flow rules.
-        named: Whether its last caller may use its name.
-        unkept: The variables that the last save could not include.
-        intact: Whether its sandbox still has the state.
-    """
+    """The record of one session."""
 
     def __init__(
         self, owner: str, name: str, saved: Saved | None = None, damaged: str = ""
@@ -85,15 +66,16 @@ class Record:
         self.owner = owner
         self.name = name if saved is None else saved.name
         self.session_id = secrets.token_hex(ID_BYTES) if saved is None else saved.session_id
-        self.runs = self.saved = 0
-        self.holdings = Holdings()
-        self.flow = FlowState()
-        self.named = True
+        self.runs = 0
+        self.saved = 0  # The number of the run after which the state was last saved.
+        self.holdings = Holdings()  # The variables after the last run.
+        self.flow = FlowState()  # What its programs have read, for the flow rules.
+        self.named = True  # Whether its last caller may use its name.
         self.begun = False
-        self.intact = True
+        self.intact = True  # Whether its sandbox still has the state.
         self.packages: tuple[str, ...] = ()
         self.pins: tuple[str, ...] = ()
-        self.unkept: tuple[Loss, ...] = ()
+        self.unkept: tuple[Loss, ...] = ()  # The variables that the last save could not include.
         self._gone = ""
         self._damaged = damaged
         if saved is not None:
@@ -120,13 +102,18 @@ class Record:
             raise PackageRefusedError(message, remedy=remedy)
 
     @property
+    def is_unsaved(self) -> bool:
+        return self.begun and self.intact and bool(self._gone)
+
+    @property
     def recoverable(self) -> bool:
         return self.saved == self.runs and not self._gone
 
     def to_save(self, data: bytes, lost: tuple[Loss, ...]) -> Saved:
         """Return the session to save, with its state."""
-        facts = {
-            **self.holdings.document(),
+        facts: dict[str, Json] = {
+            "holds": [[held.name, held.kind, held.size] for held in self.holdings.holds],
+            "more": self.holdings.more,
             "flow": self.flow.document(),
             "packages": list(self.packages),
             "pins": list(self.pins),
@@ -140,10 +127,6 @@ class Record:
             facts=facts,
         )
 
-    def is_large(self, limit: int) -> bool:
-        """Return whether the variables may exceed `limit` bytes."""
-        return sum(held.size or 0 for held in self.holdings.holds) > limit // 2
-
     def opened(self) -> None:
         """Record a new sandbox."""
         self.begun, self.intact = False, True
@@ -153,25 +136,24 @@ class Record:
         verdict: Verdict,
         ending: Ending,
         *,
-        saved: Saved | None,
-        sound: bool,
+        saved: Saved | None,  # The state that the run's sandbox began with.
+        sound: bool,  # Whether the sandbox can take another program.
         cancelled: bool,
+        overtaken: str,  # Why the session is another bridge's now, if it is.
         ends: bool,
     ) -> tuple[Verdict, SessionReport]:
-        """Record the end of a run; return the verdict on it, and the session's report.
-
-        Args:
-            saved: The state that the run's sandbox began with.
-            sound: Whether the sandbox can take another program.
-        """
+        """Record the end of a run; return the verdict on it, and the session's report."""
         kept = ending.exited is not None and ending.exited.kept and sound
         kept = kept and not (ending.protocol_error or ending.lost)
         state, note, lost = self._describe_start(ending, saved)
         self.runs += 1
         self.begun = True
         if cancelled:
-            summary = "Cancelled by its client."
-            verdict = replace(verdict, status="error", reason="cancelled", summary=summary)
+            why = f"Ended in the middle: {overtaken}." if overtaken else "Cancelled by its client."
+            verdict = replace(verdict, status="error", reason="cancelled", summary=why)
+        if overtaken:
+            note = f"What this run changed is not saved: {overtaken}. Its calls have happened."
+            return verdict, self.report("unsaved", note=note)
         fresh: tuple[str, ...] | None = None
         if kept and ending.done is not None:
             before, self.holdings = self.holdings, holdings(ending.done.holds, ending.done.more)
@@ -224,11 +206,6 @@ class Record:
             # Another bridge may have saved the session since.
             self.flow.absorb(FlowState.of(saved.facts.get("flow")))
 
-    def given_up(self) -> None:
-        """Record that a run was killed at an unknown point."""
-        self.runs += 1
-        self.lose("its last run was given up, and had to be killed")
-
     def lose(self, why: str) -> None:
         """Record that the unsaved state is gone."""
         logger.info("session %s lost its state: %s", self.name, why)
@@ -266,13 +243,9 @@ def _texts(value: Json) -> tuple[str, ...]:
 
 
 def _why_lost(verdict: Verdict, *, answered: bool) -> str:
-    """Return the reason of a loss as a clause.
-
-    Args:
-        answered: Whether the process itself reported the end. An interrupted process keeps its
-            state unless it was still restoring it.
-    """
+    """Return the reason of a loss as a clause."""
     if answered and verdict.reason == "timeout":
+        # An interrupted process keeps its state unless it was still restoring it.
         return "its time was over before all that was saved had been restored"
     return {
         "timeout": "the program did not react when its time was over, and was killed",

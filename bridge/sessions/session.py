@@ -9,226 +9,35 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from bridge.callers.client import RunCaller
-from bridge.errors import BridgeError, InvalidRequestError, NotStartedError
-from bridge.model import Limits, Loss, RunRequest, RunResult, SessionReport
+from bridge.errors import BridgeError, NotStartedError
+from bridge.model import Limits, RunRequest, RunResult
 from bridge.packages.packages import NOTHING, PackageSet, packages_of
-from bridge.rpc.channel import as_base64
-from bridge.sandbox.failure import Ending, Verdict
 from bridge.sandbox.pool import Reservation
 from bridge.sessions.admission import MAX_WAITING, SessionAdmission
-from bridge.sessions.checkpoints import MAX_STATE_BYTES, Checkpoints, Claims, Saved, StateParts
+from bridge.sessions.checkpoints import (
+    Checkpoints,
+    Claims,
+    Saved,
+    StateParts,
+    elsewhere_error,
+    takeover,
+)
 from bridge.sessions.record import Holdings, Record
+from bridge.sessions.turns import Guest, QueuedRun, Turn
 from bridge.upstream.client_features import clear_caller, on_behalf_of
 
 logger = logging.getLogger(__name__)
 
 SAVE_SECONDS = 10.0  # A guest may take so long to send its state; the next run waits.
-
-
-class Guest(Protocol):
-    """The sandbox of a session; see `bridge.runs.program`."""
-
-    @property
-    def is_whole(self) -> bool: ...
-
-    async def wait_dead(self) -> None: ...
-
-
-@dataclass(eq=False, kw_only=True)
-class Turn:
-    """A run's turn: it has the session's sandbox.
-
-    Attributes:
-        saved: The saved state to restore in a new sandbox; None for none.
-        concluded: Whether the run has reported its end.
-        lost: The variables that the save after this run could not include.
-    """
-
-    queued: QueuedRun
-    record: Record
-    guest: Guest
-    saved: Saved | None
-    packages: PackageSet
-    sandbox: Reservation[Any]
-    concluded: bool = False
-    lost: tuple[Loss, ...] = ()
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The arguments of `run_frame` for a session's run."""
-        return {"number": self.record.runs + 1, "state": as_base64(self._state)}
-
-    @property
-    def _state(self) -> bytes:
-        return b"" if self.saved is None else self.saved.data
-
-    def begun(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Record that the program has begun, and the function that interrupts it."""
-        self.queued.stop = stop
-
-    def conclude(self, verdict: Verdict, ending: Ending) -> tuple[Verdict, SessionReport]:
-        """Record the end of the run; return the verdict on it, and the session's report."""
-        self.concluded = True
-        return self.record.ended(
-            verdict,
-            ending,
-            saved=self.saved,
-            sound=self.guest.is_whole,
-            cancelled=self.queued.stopped,
-            ends=self.queued.ends,
-        )
-
-    def check(self, request: RunRequest) -> None:
-        """Check that the request's files and the restored state fit into one frame."""
-        brought = sum(len(file.data or b"") for file in request.files)
-        if len(self._state) + brought > MAX_STATE_BYTES:
-            message = (
-                f"The files of this run ({brought:,} bytes) do not fit beside what is restored of "
-                f"the session ({len(self._state):,} bytes): together {MAX_STATE_BYTES:,} at most."
-            )
-            remedy = "Run something without files first; the next run can have them."
-            raise InvalidRequestError(message, remedy=remedy)
-
-    def with_losses(self, result: RunResult) -> RunResult:
-        """Return a result with a note on large variables that were not saved."""
-        large = [f"{loss.name} ({loss.why})" for loss in self.lost if "bytes" in loss.why]
-        if not large or result.session is None:
-            return result
-        note = (
-            f"Held in memory only, and lost once the session is idle: {', '.join(large[:8])}. "
-            "Keep it as a compressed file in out/; the user can raise MCP_BRIDGE_SESSION_BYTES."
-        )
-        notes = " ".join(filter(None, (result.session.note, note)))
-        return replace(result, session=replace(result.session, note=notes))
-
-
-@dataclass(eq=False, kw_only=True)
-class QueuedRun:
-    """A run, or the end of the session, in the session's queue.
-
-    Attributes:
-        request: None for the end of the session.
-        outcome: The result of the end, or the error of a run without a turn.
-        over: Set when the session has saved its state after the run.
-        stop: Interrupts the program; None before the program has begun.
-        failure: The error that ended its turn.
-        again: Whether its first sandbox was dead.
-        is_gone: Whether it was cancelled.
-    """
-
-    request: RunRequest | None = None
-    limits: Limits = Limits()
-    caller: RunCaller | None = None
-    outcome: RunResult | BridgeError | None = None
-    over: anyio.Event = field(default_factory=anyio.Event)
-    stop: Callable[[], Awaitable[None]] | None = None
-    stopped: bool = False
-    failure: Exception | None = None
-    again: bool = False
-    is_gone: bool = False
-    _turn: Turn | None = None
-    _ready: anyio.Event = field(default_factory=anyio.Event)
-    _left: anyio.Event = field(default_factory=anyio.Event)
-    _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-
-    @property
-    def ends(self) -> bool:
-        """Whether the session ends with it."""
-        return self.request is None or self.request.end_session
-
-    def section(self, *, shield: bool = False) -> anyio.CancelScope:
-        """Return a scope that `cancel` cancels."""
-        self._scope = anyio.CancelScope(shield=shield)
-        if self.is_gone:
-            self._scope.cancel()
-        return self._scope
-
-    def cancel(self) -> None:
-        """Cancel the run in its current section."""
-        self.is_gone = self.stopped = True
-        self._scope.cancel()
-
-    def finish(self, outcome: RunResult | BridgeError | None = None) -> None:
-        self.outcome = outcome
-        self.over.set()
-        self._ready.set()
-
-    async def wait_turn(self) -> Turn | None:
-        """Wait for the run's turn; return None if the session ended first."""
-        await self._ready.wait()
-        if isinstance(self.outcome, BridgeError):
-            raise self.outcome
-        return self._turn
-
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[Turn]:
-        """Hold the session's sandbox while this is open.
-
-        A cancellation first interrupts the program, so that the session keeps its state.
-        """
-        failure: Exception | None = None
-        scope = anyio.CancelScope()
-        if (turn := await self.wait_turn()) is not None:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._give_up_when_cancelled)
-                try:
-                    with self.section(shield=True) as scope:
-                        try:
-                            yield turn
-                        except Exception as error:
-                            # Raised below: the task group would wrap it.
-                            failure = error
-                finally:
-                    self.leave(failure)
-                tasks.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        if turn is None or scope.cancelled_caught:
-            raise BridgeError("The bridge is ending.", code="session_limit")
-
-    def leave(self, failure: Exception | None = None) -> None:
-        """Return the sandbox to the session."""
-        self.failure, self._turn, self._ready = failure, None, anyio.Event()
-        self._left.set()
-
-    async def hand_over(self, turn: Turn) -> None:
-        """Give the run its turn, and wait until it leaves."""
-        self._turn, self._left = turn, anyio.Event()
-        self._ready.set()
-        if not self.is_gone:
-            await self._left.wait()
-
-    async def _give_up_when_cancelled(self) -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            if self._turn is not None:
-                with anyio.CancelScope(shield=True):
-                    await self.give_up()
-
-    async def give_up(self) -> None:
-        """End the run's turn within ten seconds: its client is gone, or the bridge ends."""
-        self.stopped = True
-        if self._turn is not None and self.stop is not None:
-            # If the interrupted program ends, its state is kept. Otherwise the sandbox and the
-            # unsaved state are lost.
-            with anyio.move_on_after(5.0):
-                await self.stop()
-                await self._left.wait()
-                return
-        self.cancel()
-        if self._turn is not None:
-            with anyio.move_on_after(5.0):
-                await self._left.wait()
 
 
 Reserve = Callable[..., AbstractAsyncContextManager[Reservation[Any]]]
@@ -244,49 +53,38 @@ longer works."""
 
 @dataclass(frozen=True, kw_only=True)
 class SessionServices:
-    """The parts of a bridge that its sessions share.
-
-    Attributes:
-        claims: The claims of several bridges; None for a single bridge.
-        idle_timeout: Seconds without a run after which a session gives up its sandbox.
-        state_bytes: The largest state to save.
-    """
+    """The parts of a bridge that its sessions share."""
 
     reserve: Reserve
     resolve_packages: ResolvePackages
     save_state: SaveState
     admission: SessionAdmission
     checkpoints: Checkpoints
-    claims: Claims | None
-    idle_timeout: float
-    state_bytes: int
+    claims: Claims | None  # None for a single bridge.
+    idle_timeout: float  # Seconds without a run after which a session gives up its sandbox.
+    state_bytes: int  # The largest state to save.
 
 
 class Session:
-    """One session.
-
-    Attributes:
-        since: The time of its last use, as from `anyio.current_time`.
-        memory_bytes: The memory limit of its sandbox; 0 before the first one.
-        is_open: Whether it has a sandbox, or starts one.
-        claimed: Whether this one of several bridges has it; guarded by `claiming`.
-    """
+    """One session."""
 
     def __init__(self, record: Record, services: SessionServices) -> None:
         self.record = record
-        self.memory_bytes = 0
-        self.since = anyio.current_time()
+        self.memory_bytes = 0  # The memory limit of its last sandbox.
+        self.since = anyio.current_time()  # The time of its last use.
         self.over = False
-        self.claimed = False
+        self.claimed = False  # Whether this one of several bridges has it; see `claiming`.
         self.claiming = anyio.Lock()
+        self.is_open = False  # Whether it has a sandbox, or starts one.
         self._services = services
         self._queue: deque[QueuedRun] = deque()
-        self.is_open = self._leaving = self._active = False
+        self._leaving = self._active = False
         self._busy: QueuedRun | None = None
         self._woken = anyio.Event()
         self._closed = anyio.Event()
         self._packages = NOTHING
         self._grown: PackageSet | None = None  # For its next sandbox.
+        self._unwritten: Saved | None = None  # What the store could not take yet.
 
     @property
     def owner(self) -> str:
@@ -329,7 +127,21 @@ class Session:
             waiting = self._queue.popleft()
             waiting.cancel()
             waiting.finish()
+        await self.end_run()
+
+    async def yield_to(self, bridge: str) -> None:
+        """End what runs or waits here: another bridge has taken the session over."""
+        self.claimed = False
+        while self._queue:
+            self._queue.popleft().finish(elsewhere_error(self.record.session_id, bridge))
+        await self.end_run(takeover(bridge))
+
+    async def end_run(self, why: str = "") -> None:
+        """End the current run and release the sandbox, without a save if there is a reason."""
+        if why:
+            self.record.lose(why)
         if self._busy is not None:
+            self._busy.overtaken = why
             await self._busy.give_up()
         await self.put_away()
 
@@ -403,6 +215,9 @@ class Session:
             else:
                 logger.warning("session %s: %s", self.record.name, error)
         finally:
+            with anyio.CancelScope(shield=True):
+                await self._write()
+            self._unwritten = None
             self.is_open = False
             self._services.admission.dismiss(self)
             self._closed.set()
@@ -447,8 +262,8 @@ class Session:
         record = self.record
         saved = None
         if record.runs:
-            load = self._services.checkpoints.loaded
-            saved, why = await anyio.to_thread.run_sync(load, record.owner, record.session_id)
+            kept = self._services.checkpoints
+            saved, why = await kept.run(kept.load, record.owner, record.session_id)
             record.began_from(saved, why)
         while (queued := await self._next(guest)) is not None:
             if queued.request is None:
@@ -471,9 +286,7 @@ class Session:
                 await self._hand_over(turn)
                 if record.begun and record.intact and not self.over:
                     saved = None
-                    turn.lost = await self._save(guest)
-                    if record.recoverable:
-                        await self.release()
+                    await self._save(guest, turn)
             finally:
                 # A run without a turn failed inside the bridge; `serve` finishes it.
                 if self._busy is None and queued not in self._queue:
@@ -507,9 +320,13 @@ class Session:
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(watch)
-                while not self._queue and not self._leaving:
-                    self._woken = anyio.Event()
-                    await self._woken.wait()
+                tasks.start_soon(self._write_later)
+                while not self._queue and not self._leaving and self.record.intact:
+                    self._woken = woken = anyio.Event()
+                    if self.record.recoverable:
+                        # The run that had the claim was withdrawn.
+                        await self.release()
+                    await woken.wait()
                 tasks.cancel_scope.cancel()
         return died
 
@@ -527,30 +344,70 @@ class Session:
                 self._queue.appendleft(queued)
                 return
         elif not turn.concluded and (queued.stop is not None or not turn.guest.is_whole):
-            record.given_up()
+            record.runs += 1
+            record.lose("its last run was given up, and had to be killed")
         if queued.ends:
             await self._forget()
-        if self._services.claims is None and not record.is_large(self._services.state_bytes):
+        size = sum(held.size or 0 for held in record.holdings.holds)
+        if self._services.claims is None and size <= self._services.state_bytes // 2:
             # The result need not wait for the save. Of several bridges another one may serve the
             # next run, and needs the saved state. A large state may be saved only in part.
             queued.finish()
 
-    async def _save(self, guest: Guest) -> tuple[Loss, ...]:
-        """Save the state; return the variables that could not be saved."""
+    async def _save(self, guest: Guest, turn: Turn) -> None:
+        """Save the state after a turn, and tell the turn what could not be saved."""
         record = self.record
         state = await self._services.save_state(guest, record.runs, self._services.state_bytes)
+        self._unwritten = None
         if state is None or not guest.is_whole:
-            record.lose("it did not answer any more when it was to be saved")
+            why = "it did not answer any more when it was to be saved"
+            record.lose(why)
+            turn.unsaved = f"What this run changed is not saved: {why}. Its calls have happened."
         elif state.data is None:
             record.set_unsaved(state.problem)
-        elif problem := await self._services.checkpoints.save(
-            record.owner, record.to_save(state.data, state.lost)
-        ):
-            record.set_unsaved(problem)
+            turn.unsaved = f"The state after this run is in this bridge only: {state.problem}."
         else:
-            record.kept(state.lost)
-            return state.lost
-        return ()
+            self._unwritten = record.to_save(state.data, state.lost)
+            turn.unsaved = await self._write()
+            turn.lost = () if turn.unsaved else state.lost
+
+    async def _write(self) -> str:
+        """Write down what is unwritten, and release the claim; return why that failed, or ""."""
+        record, services, saved = self.record, self._services, self._unwritten
+        if saved is None:
+            return ""
+        async with self.claiming:
+            # Without the claim, another bridge may have saved a later state.
+            problem, ours = takeover(), services.claims is None or self.claimed
+            release = self.claimed and not self.in_use
+            if ours:
+                save = partial(services.checkpoints.save, record.owner, saved, release=release)
+                problem = await services.checkpoints.run(save)
+            if not problem:
+                record.kept(saved.lost)
+                self.claimed, self._unwritten = self.claimed and not release, None
+                return ""
+            if services.claims is not None:
+                ours = ours and services.claims.holds(record.owner, record.session_id)
+            if not ours:
+                record.lose(problem)
+                self._unwritten = None
+                return f"What this run changed is not saved: {problem}. Its calls have happened."
+            record.set_unsaved(problem)
+        return (
+            f"The state after this run is in this bridge only: {problem}. The bridge saves it once "
+            "it can; it is lost if the bridge ends before, or needs the sandbox for others."
+        )
+
+    async def _write_later(self) -> None:
+        """Write down what is unwritten, as soon as the store can take it."""
+        wait = 1.0
+        while self._unwritten is not None:
+            await anyio.sleep(wait)
+            wait = min(2 * wait, 8.0)
+            with anyio.CancelScope(shield=True):
+                await self._write()
+        self._woken.set()
 
     async def _end(self, queued: QueuedRun) -> None:
         await self._forget()
@@ -561,4 +418,8 @@ class Session:
     async def _forget(self) -> None:
         self.over = True
         self.record.holdings = Holdings()
-        await self._services.checkpoints.forget(self.record.owner, self.record.session_id)
+        kept = self._services.checkpoints
+        try:
+            await kept.run(kept.remove, self.record.owner, self.record.session_id)
+        except OSError as error:
+            logger.warning("what was saved of a session cannot be removed: %s", error)

@@ -5,7 +5,6 @@ A known caller may use a session's name. Any other caller needs the id, which ca
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections import OrderedDict
@@ -22,21 +21,27 @@ from bridge.errors import BridgeError, InvalidRequestError, UnknownError
 from bridge.event_loop import background_tasks
 from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
 from bridge.sessions.admission import SessionAdmission
-from bridge.sessions.checkpoints import MAX_STATE_BYTES, Checkpoints, Claims
-from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
+from bridge.sessions.checkpoints import (
+    MAX_STATE_BYTES,
+    Checkpoints,
+    Claims,
+    Saved,
+    SessionKey,
+    session_key,
+    takeover,
+)
+from bridge.sessions.record import ID_BYTES, Record
 from bridge.sessions.session import (
     SAVE_SECONDS,
-    QueuedRun,
     Reserve,
     ResolvePackages,
     SaveState,
     Session,
     SessionServices,
 )
+from bridge.sessions.turns import QueuedRun
 from bridge.settings import Settings
 from bridge.store import Store
-
-logger = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 500
 """Remembered sessions without a sandbox: a client can use any number of names."""
@@ -46,20 +51,12 @@ _ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A session in its owner's list.
+    """A session in its owner's list."""
 
-    Attributes:
-        idle_seconds: Seconds since its last use.
-        memory_bytes: The memory limit of its sandbox; 0 without one.
-    """
-
-    session_id: str
-    name: str
+    record: Record
     state: Literal["open", "put away"]
-    runs: int
-    idle_seconds: float
-    memory_bytes: int
-    holdings: Holdings
+    idle_seconds: float  # Since its last use.
+    memory_bytes: int = 0  # The memory limit of its sandbox; 0 without one.
 
 
 class Sessions:
@@ -96,7 +93,7 @@ class Sessions:
         """Serve sessions; leaving saves and ends every one of them."""
         async with background_tasks() as self._tasks:
             if (claims := self._services.claims) is not None:
-                self._tasks.start_soon(claims.renewing)
+                self._tasks.start_soon(claims.renew, self._note_loss)
             try:
                 yield
             finally:
@@ -111,9 +108,9 @@ class Sessions:
         return self._services.admission.open
 
     @property
-    def known(self) -> int:
-        """The number of sessions in memory."""
-        return len(self._sessions)
+    def unsaved(self) -> int:
+        """The number of sessions whose state is in their sandboxes only."""
+        return sum(session.record.is_unsaved for session in self._sessions.values())
 
     def check(self, request: RunRequest) -> None:
         """Check that a request can run in a session; the error says what to do instead."""
@@ -162,26 +159,24 @@ class Sessions:
         """Return an owner's sessions, those used last first."""
         found: dict[str, Listed] = {}
         now = anyio.current_time()
-        for saved in await self._services.checkpoints.listed(owner) or ():
+        kept, stored = self._services.checkpoints, tuple[Saved, ...]()
+        try:
+            stored = await kept.run(kept.all, owner)
+        except OSError as error:
+            kept.explain(error)
+        for saved in stored:
             found[saved.session_id] = Listed(
-                session_id=saved.session_id,
-                name=saved.name,
+                record=Record(owner, saved.name, saved),
                 state="put away",
-                runs=saved.run,
                 idle_seconds=max(0.0, time.time() - saved.moment),
-                memory_bytes=0,
-                holdings=holdings(saved.facts.get("holds"), saved.facts.get("more")),
             )
         for session in self._sessions.values():
-            if session.record.owner == owner and (session.is_open or session.in_use):
+            if session.owner == owner and (session.is_open or session.in_use):
                 found[session.record.session_id] = Listed(
-                    session_id=session.record.session_id,
-                    name=session.record.name,
+                    record=session.record,
                     state="open",
-                    runs=session.record.runs,
                     idle_seconds=0.0 if session.in_use else max(0.0, now - session.since),
                     memory_bytes=session.memory_bytes,
-                    holdings=session.record.holdings,
                 )
         return tuple(sorted(found.values(), key=lambda each: each.idle_seconds))
 
@@ -193,6 +188,8 @@ class Sessions:
             if session.over:
                 return None
             if self._tasks is None:
+                if claims is not None:
+                    await claims.release(session.owner, session.record.session_id)
                 raise BridgeError("The bridge is ending.", code="session_limit")
             if session.put(queued):
                 self._tasks.start_soon(self._serve, session)
@@ -209,34 +206,40 @@ class Sessions:
     async def _claim(self, session: Session, claims: Claims) -> Session:
         """Claim a session; return it, or what it has become in another replica."""
         record = session.record
-        # A replica that was paused for too long may have lost its claim.
         session.claimed = session.claimed and claims.holds(record.owner, record.session_id)
-        if session.claimed or session.over:
+        # A replica that was paused or cut off for too long claims again what it may have lost.
+        if session.over or (session.claimed and claims.are_fresh()):
             return session
         try:
-            gone = await claims.claim(record.owner, record.session_id)
-            saved = await self._services.checkpoints.describe(record.owner, record.session_id)
+            saved, lapsed = await claims.claim(record.owner, record.session_id)
         except BaseException as error:
-            with anyio.CancelScope(shield=True):
-                await claims.release(record.owner, record.session_id)
-            if not isinstance(error, OSError):
-                raise
-            message = f"The session could not be read: {error.strerror or error}. Nothing was run."
-            raise BridgeError(message, remedy="Try again once the store can be used.") from error
+            if not session.claimed:
+                with anyio.CancelScope(shield=True):
+                    await claims.release(record.owner, record.session_id)
+            if isinstance(error, OSError):
+                self._services.checkpoints.explain(error)
+            raise
         # No `await` before `claimed` is set: a claim that no session records is never released.
         if record.saved != (0 if saved is None else saved.run):
-            session.over = True
+            session.over, session.claimed = True, False
             if self._tasks is not None:
-                self._tasks.start_soon(session.put_away)
+                self._tasks.start_soon(session.end_run, takeover())
             if saved is None:
                 # It was ended there.
                 await claims.release(record.owner, record.session_id)
                 return session
             session = self._add(Record(record.owner, record.name, saved))
         session.claimed = True
-        if gone and not session.is_open:
-            session.record.lose(f"replica {gone!r} of the bridge ended while it had it")
+        if lapsed and not session.is_open:
+            session.record.lose(lapsed)
         return session
+
+    def _note_loss(self, key: SessionKey, bridge: str) -> None:
+        """End what runs in a session that another bridge has taken over."""
+        for session in self._sessions.values():
+            ours = session_key(session.owner, session.record.session_id) == key
+            if ours and self._tasks is not None:
+                self._tasks.start_soon(session.yield_to, bridge)
 
     async def _find(self, request: RunRequest, *, make: bool) -> Session:
         key, owner = request.session, request.owner
@@ -253,20 +256,19 @@ class Sessions:
         async with self._finding:
             found = self._known(owner, key)
             if found is None:
-                saved, damaged = await self._services.checkpoints.find(owner, key)
+                kept = self._services.checkpoints
+                saved, damaged = await kept.run(kept.find, owner, key)
                 if saved is not None:
                     found = self._add(Record(owner, saved.name, saved))
                 elif make and not is_id:
                     found = self._add(Record(owner, key, None, damaged))
         if found is None:
-            message = f"No session {key!r}."
-            if damaged:
-                message = f"Session {key!r} cannot be used: {damaged}."
+            why = f"Session {key!r} cannot be used: {damaged}." if damaged else ""
             remedy = (
                 f"Sessions expire after {self._settings.session_days} idle days, and belong to one "
                 "caller. Use any new name to start one."
             )
-            raise UnknownError(message, remedy=remedy, code="unknown_session")
+            raise UnknownError(why or f"No session {key!r}.", remedy=remedy, code="unknown_session")
         return found
 
     def _known(self, owner: str, key: str) -> Session | None:

@@ -66,7 +66,7 @@ class Kubernetes:
         service: The name by which bridges share their warm pods.
         warm: Number of started pods that wait for runs. Each serves one run.
         warm_seconds: Seconds until a waiting pod is replaced.
-        room_seconds: Seconds that a run waits for free capacity in the cluster.
+        room_seconds: Seconds that a pod may take to start once it has a node.
     """
 
     kubeconfig: Path | None = fields.key(fields.path, None)

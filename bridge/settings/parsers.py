@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from bridge.store.database import SCHEMES, ServerUrl, server_url
+from bridge.store.store import SCHEMES, ServerUrl, server_url
 
 MAX_PATH_CHARS = 4096  # Linux's PATH_MAX. A program may pass any text, and the result is cached.
 

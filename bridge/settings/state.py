@@ -104,7 +104,7 @@ def store_of(settings: Settings) -> Store:
     if isinstance(settings.store, ServerUrl):
         from bridge.store.postgresql import ServerStore
 
-        return ServerStore(settings.state_dir, settings.store)
+        return ServerStore(settings.state_dir, settings.store, settings.store_pool)
     return Store(settings.store.parent, settings.store.name)
 
 

@@ -18,6 +18,7 @@ from bridge.store import ServerUrl
 OutputMode = Literal["compact", "toon", "json", "auto"]
 RecordPlace = Literal["meta", "content"]
 ProjectServers = Literal["all", "approved", "none"]
+LogFormat = Literal["text", "json"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 GuardMode = Literal["off", "advise", "enforce"]
 PreflightMode = Literal["check", "off"]
@@ -74,6 +75,7 @@ class Settings:
         structured: Where a result has its record: in `_meta`, or as structured content, which
             many clients show their model instead of the text.
         log_level: The lowest level that is logged to stderr.
+        log_format: Whether log lines are text or JSON objects.
         profile: "standard", "strict" or one of `[profiles]`.
         strict: Whether the profile is or extends "strict".
         profiles: The values of each profile; see `narrow`.
@@ -111,7 +113,8 @@ class Settings:
         output_tokens: Approximate maximum tokens of a run's output. The rest becomes an
             artifact.
         shown_bytes: Maximum size of a result's pictures.
-        runs: Maximum of concurrent runs; by default the machine's capacity. Others wait.
+        runs: Maximum of concurrent runs; by default the machine's capacity, on Kubernetes the
+            quota's pods. Others wait.
         sessions: Maximum of open sessions; 0 disables sessions.
         session_idle_timeout: Seconds until an idle session is saved to disk and closed.
         session_bytes: Maximum compressed size of a saved session.
@@ -121,6 +124,7 @@ class Settings:
         artifact_days: Days until artifacts expire.
         store: The database: a path, `sqlite:///PATH`, or `postgresql://...` for several
             bridges; by default `store.db` in the state directory.
+        store_pool: Most connections of this bridge to a database server.
         skills_dir: Directory of saved functions as plain files; by default in the state
             directory.
         replica: This bridge's name among several that serve HTTP together; by default the host
@@ -176,6 +180,7 @@ class Settings:
     log_level: LogLevel = declare(
         parsers.choice(LogLevel), "INFO", flag=", ".join(get_args(LogLevel))
     )
+    log_format: LogFormat = declare(parsers.choice(LogFormat), "text")
     profile: str = declare(parsers.lower, "standard", flag="standard, strict or one of config.toml")
     listed_servers_only: bool = declare(parsers.boolean, False)
     guard: GuardMode = declare(
@@ -216,6 +221,7 @@ class Settings:
     artifact_run_bytes: int = declare(parsers.parse_size, 64 * 1024**2)
     artifact_days: int = declare(parsers.integer(1, 3660), 7)
     store: Path | ServerUrl | None = declare(parsers.database, None)
+    store_pool: int = declare(parsers.integer(2, 64), 8)
     skills_dir: Path | None = declare(parsers.place, None)
     replica: str = declare(parsers.replica, "")
     drain_seconds: float = declare(parsers.seconds, 30.0)

@@ -3,7 +3,6 @@
 A read without a database does not import SQLAlchemy.
 """
 
-from bridge.store.database import ServerUrl, StoreError
-from bridge.store.store import Document, Store, Transaction, adapter
+from bridge.store.store import Document, ServerUrl, Store, StoreError, Transaction, adapter
 
 __all__ = ["Document", "ServerUrl", "Store", "StoreError", "Transaction", "adapter"]

@@ -13,7 +13,7 @@ import re
 import secrets
 import stat
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -73,19 +73,10 @@ class Blobs:
     def prepare(self, unfinished: Unfinished, digest: str) -> None:
         """Do the slow part of `publish`, before the transaction."""
 
-    def publish(
-        self, connection: Connection | None, unfinished: Unfinished, digest: str, *, durable: bool
-    ) -> None:
+    def publish(self, connection: Connection | None, unfinished: Unfinished, digest: str) -> None:
         """Name a finished file, in the transaction of the rows that refer to it."""
-        path = self._folder(digest[:2]) / digest
-        if durable and path.exists():
-            # An earlier row may refer to the file that this one replaces.
-            os.fsync(unfinished.descriptor)
         # An existing file is replaced, because it may be damaged.
-        unfinished.path.replace(path)
-        if durable:
-            # After the rename, so that the new name is flushed too.
-            os.fsync(unfinished.descriptor)
+        unfinished.path.replace(self._folder(digest[:2]) / digest)
 
     def discard(self, unfinished: Unfinished) -> None:
         """Close a file, and remove it if it has no name yet."""
@@ -129,29 +120,21 @@ class Blobs:
 
     def remove_unfinished(self) -> int:
         removed = 0
-        with suppress(FileNotFoundError):
-            for entry in os.scandir(self._folder(_WRITING, make=False)):
-                try:
+        if not (self.root / _WRITING).is_dir():
+            return removed
+        for entry in os.scandir(self._folder(_WRITING)):
+            # Another bridge may be writing the file, or may have removed it.
+            with suppress(OSError), ExitStack() as stack:
+                if not entry.is_symlink():
                     descriptor = os.open(entry.path, _READ)
-                except OSError as error:
-                    # The file is gone, or is a link.
-                    removed += error.errno == errno.ELOOP
-                    if error.errno == errno.ELOOP:
-                        Path(entry.path).unlink(missing_ok=True)
-                    continue
-                try:
+                    stack.callback(os.close, descriptor)
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    Path(entry.path).unlink()
-                    removed += 1
-                except (BlockingIOError, FileNotFoundError):
-                    continue  # Another bridge is writing it, or has removed it.
-                finally:
-                    os.close(descriptor)
+                Path(entry.path).unlink()
+                removed += 1
         return removed
 
-    def _folder(self, name: str, *, make: bool = True) -> Path:
+    def _folder(self, name: str) -> Path:
         for path in (self.root, self.root / name):
-            if make:
-                make_directory(path)
+            make_directory(path)
             restrict(path)
         return self.root / name

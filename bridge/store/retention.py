@@ -1,4 +1,4 @@
-"""Decides which stored items of many owners to remove. Pure.
+"""Decides which stored items of many owners to remove, and by whose limits.
 
 With n owners that store something, each owner's share is 1/n. The owner with the most loses its
 oldest item first. An owner with less never gives way to one with more.
@@ -6,11 +6,19 @@ oldest item first. An owner with less never gives way to one with more.
 
 from __future__ import annotations
 
+import json
+import logging
 from collections import Counter, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from bridge.model import PERSON_OWNERS, owner_digest
+from bridge.store.store import Transaction
+
+logger = logging.getLogger(__name__)
+
+LIMITS = "limits"  # The kind of documents with a shared store's limits.
 
 _PERSON = frozenset(map(owner_digest, PERSON_OWNERS))
 
@@ -22,6 +30,11 @@ class StoredItem(NamedTuple):
     digest: str
     size: int
 
+    @property
+    def caller(self) -> tuple[str, str]:
+        """The party and the caller in it: the person's clients are one, in a party of its own."""
+        return ("person", "") if self.owner in _PERSON else ("others", self.owner)
+
 
 class RetentionLimits(NamedTuple):
     """Limits on the items that stay; items created at `oldest` or earlier have expired."""
@@ -30,6 +43,32 @@ class RetentionLimits(NamedTuple):
     oldest: float
     entries: int
     owner_entries: int
+
+
+def may_remove(kept: Transaction, kind: str, own: Mapping[str, int]) -> bool:
+    """Return whether a bridge may remove a kind's items by its own limits.
+
+    On a server the limits are a row, which the first bridge writes. A bridge whose settings differ
+    warns once and removes nothing.
+    """
+    if not kept.is_shared:
+        return True
+    said = json.dumps(own, sort_keys=True).encode()
+    known = kept.get(LIMITS, "", kind)
+    if known is None:
+        kept.put(LIMITS, "", kind, said)
+    elif known != said:
+        warn_once(kind, known.decode(), said.decode())
+    return known in (None, said)
+
+
+@cache
+def warn_once(kind: str, known: str, own: str) -> None:
+    logger.warning(
+        "this bridge removes no %s: its limits %s are not the store's %s; "
+        "`mcp-code-bridge store limits` shows both",
+        *(kind, own, known),
+    )
 
 
 def items_to_remove(
@@ -60,88 +99,47 @@ def items_to_remove(
 
 def _over_limits(items: Sequence[StoredItem], most_bytes: int, most: int) -> list[StoredItem]:
     """Return the items beyond the limit on items, then those beyond the limit on bytes."""
-    removed = [
-        items[at] for at in surplus([_as_thing(one, (one.owner, one.id), 1) for one in items], most)
-    ]
+    removed = surplus(items, most, entries=True)
     hidden = set(removed)
-    rest = [one for one in items if one not in hidden]
-    things = [_as_thing(one, one.digest, one.size) for one in rest]
-    return removed + [rest[at] for at in surplus(things, most_bytes)]
+    return removed + surplus([one for one in items if one not in hidden], most_bytes)
 
 
-def _as_thing(one: StoredItem, content: object, size: int) -> Thing:
-    whose = ("person", "") if one.owner in _PERSON else ("others", one.owner)
-    return Thing(*whose, content, size)
+def surplus(items: Sequence[StoredItem], budget: int, *, entries: bool = False) -> list[StoredItem]:
+    """Return the items to evict until the rest is within a budget of bytes, or of entries.
 
-
-class Thing(NamedTuple):
-    """A stored item that `surplus` may evict.
-
-    Attributes:
-        party: The group of callers that store items together. Parties have equal shares, and so
-            do the callers within a party.
-        content: The content's identity. Equal content counts once in the total, once for each
-            party and once for each caller.
-        size: The content's size.
-    """
-
-    party: str
-    caller: str
-    content: Hashable
-    size: int
-
-
-def surplus(things: Sequence[Thing], budget: int) -> list[int]:
-    """Return the indexes of the items to evict until the rest is within a budget.
-
-    The next item is the oldest of the largest caller in the largest party. A lower budget evicts
-    the same items first.
+    The next item is the oldest of the largest caller in the larger party: the person, or all other
+    callers. A lower budget evicts the same items first. Equal content counts once in the total,
+    once for each party and once for each caller.
 
     Args:
-        things: The items, oldest first.
+        items: The oldest first.
     """
-    if sum({thing.content: thing.size for thing in things}.values()) <= budget:
-        return []
-    held = _Held()
-    # The indexes of each party and caller.
-    places: dict[str, dict[str, deque[int]]] = {}
-    for place, thing in enumerate(things):
-        held.add(thing)
-        places.setdefault(thing.party, {}).setdefault(thing.caller, deque()).append(place)
-    gone: list[int] = []
-    while held.sizes[()] > budget and places:
-        party = max(places, key=lambda name: (held.sizes[name,], name))
-        callers = places[party]
+    # By `()`, `(party,)` and `(party, caller)`: the held sizes, and how often each holds a content.
+    sizes: Counter[tuple[str, ...]] = Counter()
+    times: Counter[tuple[tuple[str, ...], Hashable]] = Counter()
+
+    def count(one: StoredItem, change: int) -> None:
+        content, size = ((one.owner, one.id), 1) if entries else (one.digest, one.size)
+        for whose in ((), one.caller[:1], one.caller):
+            before = times[whose, content]
+            times[whose, content] += change
+            if not (before and before + change):
+                sizes[whose] += change * size
+
+    queues: dict[tuple[str, str], deque[StoredItem]] = {}
+    for one in items:
+        count(one, 1)
+        queues.setdefault(one.caller, deque()).append(one)
+
+    def rank(caller: tuple[str, str]) -> tuple[float | str, ...]:
         # Of two equal callers, the one with the older item.
-        caller = max(callers, key=lambda name: (held.sizes[party, name], -callers[name][0]))
-        gone.append(callers[caller].popleft())
-        held.take(things[gone[-1]])
-        if not callers[caller]:
-            del callers[caller]
-        if not callers:
-            del places[party]
+        return sizes[caller[:1]], caller[0], sizes[caller], -queues[caller][0].created
+
+    gone: list[StoredItem] = []
+    while sizes[()] > budget and queues:
+        largest = max(queues, key=rank)
+        gone.append(queues[largest].popleft())
+        count(gone[-1], -1)
+        if not queues[largest]:
+            del queues[largest]
     return gone
-
-
-class _Held:
-    """The held sizes in total, for each party and for each of its callers.
-
-    Attributes:
-        sizes: By `()`, `(party,)` and `(party, caller)`.
-    """
-
-    def __init__(self) -> None:
-        self.sizes: Counter[tuple[str, ...]] = Counter()
-        self._times: Counter[tuple[tuple[str, ...], Hashable]] = Counter()
-
-    def add(self, thing: Thing) -> None:
-        for whose in ((), (thing.party,), (thing.party, thing.caller)):
-            if not self._times[whose, thing.content]:
-                self.sizes[whose] += thing.size
-            self._times[whose, thing.content] += 1
-
-    def take(self, thing: Thing) -> None:
-        for whose in ((), (thing.party,), (thing.party, thing.caller)):
-            self._times[whose, thing.content] -= 1
-            if not self._times[whose, thing.content]:
-                self.sizes[whose] -= thing.size

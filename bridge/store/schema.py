@@ -10,6 +10,7 @@ import errno
 import sqlite3
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -17,12 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from bridge.store.database import BUSY_SECONDS, StoreError
-
-# Execution options of transactions.
-WRITES = "bridge_writes"  # The transaction takes the write lock before it reads.
-LOCKED = "bridge_locked"  # If false, a transaction on a server writes without the lock.
-DURABLE = "bridge_durable"  # The transaction waits for the disk, to survive a power cut.
+from bridge.store.store import BUSY_SECONDS, StoreError, too_new
 
 metadata = sa.MetaData()
 
@@ -60,7 +56,6 @@ artifacts = sa.Table(
 """Files and outputs of runs. `digest` names the content. `created` is in milliseconds since the
 epoch, and unique within one bridge."""
 
-# Saved sessions; `digest` names the state.
 sessions = sa.Table(
     "sessions",
     metadata,
@@ -71,11 +66,41 @@ sessions = sa.Table(
     sa.Column("size", sa.BigInteger, nullable=False),
     sa.Column("digest", sa.String(64), nullable=False, index=True),
     sa.Column("facts", sa.Text, nullable=False),
+    sa.Column("state", sa.LargeBinary),
+    sa.Column("bridge", sa.Text),
+    sa.Column("process", sa.String(16)),
+    sa.Column("renewed", sa.Float),
+    sa.Column("gone", sa.Text),
+)
+"""Saved sessions and their claims.
+
+A session that no bridge has saved yet has an empty `digest`, which is that of `state`. `bridge` and
+`process` name the bridge that runs something in it, `renewed` is when that one last said so. `gone`
+names the bridge whose claim lapsed before."""
+
+# What is known of runs by every bridge of a server; `ended` is null while a run goes.
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("owner", sa.String(64), primary_key=True),
+    sa.Column("id", sa.String(40), primary_key=True),
+    sa.Column("bridge", sa.Text, nullable=False),
+    sa.Column("process", sa.String(16), nullable=False),
+    sa.Column("began", sa.Float, nullable=False, index=True),
+    sa.Column("ended", sa.Float),
+    sa.Column("facts", sa.Text, nullable=False),
 )
 
-# The tables that refer to contents.
-CONTENTS = (artifacts, sessions)
-
+# The bridges of a server; `renewed` is when each was last alive.
+bridges = sa.Table(
+    "bridges",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("process", sa.String(16), primary_key=True),
+    sa.Column("renewed", sa.Float, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("settings", sa.Text, nullable=False),
+)
 
 # Contents on a server: each has at least one row, and only the last row may be smaller.
 pieces = sa.Table(
@@ -87,19 +112,34 @@ pieces = sa.Table(
 )
 
 
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (metadata.create_all,)
+def _add_missing(connection: sa.Connection) -> None:
+    """Add the tables, and the columns that may be null, that an earlier version lacks."""
+    metadata.create_all(connection)
+    preparer = connection.dialect.identifier_preparer
+    for table in metadata.sorted_tables:
+        known = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in known:
+                kind = column.type.compile(connection.dialect)
+                named = f"{preparer.format_table(table)} ADD COLUMN {column.name} {kind}"
+                connection.exec_driver_sql(f"ALTER TABLE {named}")
+
+
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (metadata.create_all, _add_missing)
 """Each migrates a database from one version to the next. A released one never changes; a change of
-the schema is a new one at the end."""
+the schema is a new one at the end, and only adds: bridges of both versions use the database."""
 
 
-def _prepare(connection: sa.Connection) -> None:
-    """Migrate the database to this version; raise StoreError if a later one has written it."""
+def _prepare(connection: sa.Connection, *, migrates: bool) -> None:
+    """Bring a database to this version; one of an earlier version only if `migrates`."""
     version = 0
     if sa.inspect(connection).has_table(migrations.name):
         version = max((row.number for row in connection.execute(migrations.select())), default=0)
     if version > len(MIGRATIONS):
-        message = "a later version of the bridge has written it; use that one, or remove it"
-        raise StoreError(errno.EINVAL, message)
+        raise too_new(shared=connection.dialect.name != "sqlite")
+    if 0 < version < len(MIGRATIONS) and not migrates:
+        message = f"its tables are of version {version}, and this bridge needs {len(MIGRATIONS)}"
+        raise StoreError(errno.ESTALE, message, "Run `mcp-code-bridge store migrate` once.")
     for number, migrate in enumerate(MIGRATIONS[version:], start=version + 1):
         migrate(connection)
         connection.execute(migrations.insert().values(number=number))
@@ -114,16 +154,24 @@ class Databases:
     def __init__(self) -> None:
         self._engines: dict[str, tuple[sa.Engine, tuple[int, int]]] = {}
         self._failed: dict[str, tuple[float, BaseException]] = {}
-        self._changing = threading.Lock()
+        # By address: a server that does not answer must not hold up other databases.
+        self._changing = defaultdict[str, threading.Lock](threading.Lock)
 
     def engine(
-        self, url: str, file: tuple[int, int], make: Callable[[str], sa.Engine] | None = None
+        self,
+        url: str,
+        make: Callable[[str], sa.Engine] | None = None,
+        *,
+        file: tuple[int, int] = (0, 0),
+        migrates: bool = True,
     ) -> sa.Engine:
-        """Return the engine of a database, migrated to this version; `make` makes a server's.
+        """Return the engine of a database of this version; `migrates` changes an earlier one.
 
-        A replaced file has another device and inode, and gets a new engine.
+        Args:
+            make: Returns a new engine; None for SQLite's.
+            file: Device and inode of its file: a replaced file gets a new engine.
         """
-        with self._changing:
+        with self._changing[url]:
             engine, known_file = self._engines.get(url, (None, None))
             if engine is not None and known_file == file:
                 return engine
@@ -136,9 +184,9 @@ class Databases:
                 raise failure
             engine = (make or _engine)(url)
             try:
-                options = {WRITES: True, DURABLE: make is not None}
+                options = {"writes": True, "durable": make is not None, "migrates": True}
                 with engine.execution_options(**options).begin() as connection:
-                    _prepare(connection)
+                    _prepare(connection, migrates=migrates)
             except BaseException as error:
                 engine.dispose()
                 if make is not None:
@@ -148,16 +196,16 @@ class Databases:
             return engine
 
     def close(self, url: str) -> None:
-        with self._changing:
+        with self._changing[url]:
+            self._failed.pop(url, None)
             engine, _ = self._engines.pop(url, (None, None))
             if engine is not None:
                 engine.dispose()
 
     def forget(self, *, close: bool = True) -> None:
         """Forget all connections; a forked child must not close them."""
-        with self._changing:
-            while self._engines:
-                self._engines.popitem()[1][0].dispose(close=close)
+        while self._engines:
+            self._engines.popitem()[1][0].dispose(close=close)
 
 
 databases = Databases()
@@ -180,24 +228,22 @@ def _engine(url: str) -> sa.Engine:
 def _on_connect(connection: Any, _: Any) -> None:
     # Transactions begin in `_begin`, not where the driver sees the first change.
     connection.isolation_level = None
-    cursor = connection.cursor()
     # Overwrite deleted data, which may have held a secret.
-    cursor.execute("PRAGMA secure_delete=ON")
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.close()
+    connection.execute("PRAGMA secure_delete=ON")
+    connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _begin(connection: sa.Connection) -> None:
     options = connection.get_execution_options()
-    if not options.get(WRITES):
+    if not options["writes"]:
         connection.exec_driver_sql("BEGIN")
         return
     # NORMAL does not wait for the disk. After a power cut the database is consistent, but may lack
     # the last changes.
-    level = "FULL" if options.get(DURABLE) else "NORMAL"
-    if connection.info.get(DURABLE) != level:
+    level = "FULL" if options.get("durable") else "NORMAL"
+    if connection.info.get("durable") != level:
         connection.exec_driver_sql(f"PRAGMA synchronous={level}")
-        connection.info[DURABLE] = level
+        connection.info["durable"] = level
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ValidationError
 
 from bridge.errors import CannotAskError, ToolCallError
 from bridge.event_loop import Clock, current_time
+from bridge.guest.schema.schemas import as_list, as_mapping
 from bridge.model import Json
 from bridge.text import counted
 
@@ -76,13 +77,8 @@ async def complete_url_elicitations(server: str, what: str, refusal: ToolCallErr
 
     Return whether `refusal` is that error and the user accepted all, so the request can repeat.
     """
-    data = refusal.data
-    listed = data.get("elicitations") if isinstance(data, dict) else None
-    if (
-        refusal.rpc_code != types.URL_ELICITATION_REQUIRED
-        or not isinstance(listed, list)
-        or not listed
-    ):
+    listed = as_list(as_mapping(refusal.data).get("elicitations"))
+    if refusal.rpc_code != types.URL_ELICITATION_REQUIRED or not listed:
         return False
     wanted = {
         str(number): {"method": "elicitation/create", "params": {**each, "mode": "url"}}
@@ -183,11 +179,7 @@ class ServerCaller(Protocol):
         """The least level of log messages that the client wants; empty for none."""
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
-        """Send a request to the client and return its result.
-
-        Raises:
-            CannotAskError: The client lacks the capability, or returned no result.
-        """
+        """Return the client's answer to a request; raise `CannotAskError` if there is none."""
 
     async def record_refusal(self, server: str, method: Method, why: str) -> None:
         """Record a request that is not sent to the client."""
@@ -299,8 +291,7 @@ class _OpenRequest:
 
     def leave(self, caller: ServerCaller) -> None:
         """Restart the clock of a run without pending calls; cancel a request made to it."""
-        hold = self._holds.pop(caller, None)
-        if hold is not None:
+        if (hold := self._holds.pop(caller, None)) is not None:
             hold.close()
         if caller is self.asked:
             self.scope.cancel()

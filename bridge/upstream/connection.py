@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Literal, get_args
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol, get_args
 
 import anyio
 from mcp import ClientSession, types
@@ -30,14 +34,17 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from bridge import __version__
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
 from bridge.event_loop import current_time
-from bridge.model import ServerSettings, ServerSpec
-from bridge.upstream.client_features import Callers, clear_caller, roots_result
+from bridge.model import MEBIBYTE, ServerSettings, ServerSpec
+from bridge.upstream.client_features import Callers, Roots, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
 from bridge.upstream.handshake import RecordingDispatcher, negotiate_version
-from bridge.upstream.pool_settings import PoolSettings
+from bridge.upstream.http import HttpEndpoint
+from bridge.upstream.launch import Containers
+from bridge.upstream.oauth import Logins
 from bridge.upstream.process import installs_packages
-from bridge.upstream.transport import Refusal
+from bridge.upstream.stdio import ServerLog, StdioEndpoint, log_path
+from bridge.upstream.transport import Endpoint, Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +67,67 @@ _CHANGES: dict[type, ListName] = {
     **dict.fromkeys((ResourcesListChanged, types.ResourceListChangedNotification), "resources"),
     **dict.fromkeys((PromptsListChanged, types.PromptListChangedNotification), "prompts"),
 }
+
+
+class StartAdmission(Protocol):
+    """Decides on each start, in two steps that may raise a BridgeError."""
+
+    async def permit(self, spec: ServerSpec) -> None:
+        """Check that a server may start, in the task that needs it; may ask the user."""
+
+    async def start(self, spec: ServerSpec) -> None:
+        """Check and record a start that happens next, in the connection's owner task."""
+
+
+class OpenAdmission(StartAdmission):
+    """Allows every start and records none; for a pool without a gate."""
+
+
+MAX_MESSAGE_BYTES = 64 * MEBIBYTE
+"""Limit of a server's or a program's message, equal to that of the channel into a sandbox."""
+
+
+@dataclass(eq=False, repr=False)
+class PoolSettings:
+    """What all servers of a pool share."""
+
+    _: KW_ONLY
+    log_dir: Path
+    environ: Mapping[str, str]
+    call_timeout: float = 60.0
+    start_timeout: float = 30.0  # Longest start, and longest wait for one.
+    start_patience: float = 0.0  # Longest start of a package runner, which may have to install.
+    patient: bool = False  # Whether callers wait for `start_patience` too.
+    # Time until an unused connection is closed. None means half an hour over HTTP, where many
+    # servers end an unused session, and never over stdio.
+    idle_seconds: float | None = None
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    logins: Logins | None = None
+    roots: Sequence[Path] = ()
+    server_settings: Mapping[str, ServerSettings] = field(default_factory=dict)
+    admission: StartAdmission = field(default_factory=OpenAdmission, init=False)
+    containers: Containers = field(default_factory=Containers, init=False)
+    # Called with a server's name when its list of tools changed, or when its change notifications
+    # were lost; only if the list was requested before.
+    on_tools_changed: Callable[[str], None] | None = field(default=None, init=False)
+
+    def roots_of(self, spec: ServerSpec) -> Roots:
+        """Return the configured roots, else the client's if no argument names a directory."""
+        # As "--root=/a" or "/a:/b"; an argument may be no path, or longer than one can be.
+        parts = (part for word in spec.args for part in re.split("[=:,]", word) if part)
+        has = any(os.path.isdir(Path(spec.cwd or "", part)) for part in parts)  # noqa: PTH112
+        return self.roots or (() if has or spec.transport != "stdio" else None)
+
+    def endpoint(self, spec: ServerSpec) -> Endpoint:
+        if spec.transport != "stdio":
+            return HttpEndpoint(spec, max_message_bytes=self.max_message_bytes, logins=self.logins)
+        return StdioEndpoint(
+            spec,
+            environ=self.environ,
+            log=ServerLog(log_path(self.log_dir, spec.name)),
+            max_message_bytes=self.max_message_bytes,
+            containers=self.containers,
+        )
 
 
 class Connection:

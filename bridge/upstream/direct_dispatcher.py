@@ -107,6 +107,11 @@ class LineWriter:
         self._changed = anyio.Event()
 
 
+_CANCELLATION = (
+    b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":'
+    b'{"requestId":%d,"reason":"the caller does not wait any more"}}\n'
+)
+
 FIRST_ID = 1_000_000_000  # The SDK counts from 1. A billion ids below 2**31 remain.
 
 _CLOSED = types.ErrorData(code=types.CONNECTION_CLOSED, message="Connection closed")
@@ -157,14 +162,10 @@ class _Pending:
 
 
 class DirectDispatcher:
-    """Sends requests over one connection from any task. They may be cancelled at any time.
-
-    Attributes:
-        request_meta: The `_meta` that 2026-07-28 requires in each request; empty before it.
-    """
+    """Sends requests over one connection from any task. They may be cancelled at any time."""
 
     def __init__(self, writer: LineWriter, server: str = "") -> None:
-        self.request_meta: Mapping[str, Json] = {}
+        self.request_meta: Mapping[str, Json] = {}  # 2026-07-28 requires it in each request.
         self._writer = writer
         self._server = server
         self._ids = itertools.count(FIRST_ID)
@@ -209,7 +210,7 @@ class DirectDispatcher:
             self._deferred.pop(number, None)
             pending.close()
             if sent and outcome is None and not self._closed:
-                self._writer.put(_cancellation(number))
+                self._writer.put(_CANCELLATION % number)
         if outcome is None:
             raise TimeoutError
         if isinstance(outcome, types.ErrorData):
@@ -283,10 +284,3 @@ def _number(number: object) -> int:
     if isinstance(number, str) and number.isdecimal() and len(number) < 20:
         return int(number)
     return number if type(number) is int else -1
-
-
-def _cancellation(number: int) -> bytes:
-    return (
-        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":'
-        b'{"requestId":%d,"reason":"the caller does not wait any more"}}\n'
-    ) % number

@@ -106,10 +106,7 @@ def _as_text(value: Json) -> str:
 
 
 def repair_response(document: Json, answers: int | str | None = None) -> dict[str, Json] | None:
-    """Return a response in JSON-RPC's form, with the id `answers` if given; else None.
-
-    A result that is not an object is wrapped in `RAW`.
-    """
+    """Return a response in JSON-RPC's form, with the id `answers` if given; else None."""
     if not isinstance(document, dict) or "method" in document:
         return None
     if answers is not None:
@@ -171,10 +168,7 @@ Response = tuple[object, dict[str, Json]]  # The request's id, as received, and 
 
 
 def parse_response(line: bytes) -> Response | None:
-    """Return id and result of a response with a result; None for other lines.
-
-    A result that is not an object is wrapped in `RAW`.
-    """
+    """Return id and result of a response with a result; None for other lines."""
     try:
         # Caching strings is slow in large messages, where few repeat.
         document: Any = from_json(line, cache_strings=len(line) <= LARGE)
@@ -424,12 +418,9 @@ def _messages_in(data: bytes) -> tuple[bytes, ...]:
 def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
     """Return a message that the SDK's models accept, or the error of the request it answers.
 
-    Args:
-        answers: The id of the request that the body answers, which replaces the body's own; None
-            for one message of several.
+    The id `answers` replaces the body's own; it is None for one message of several.
     """
-    repaired = repair_message(data, answers)
-    if repaired is not None:
+    if (repaired := repair_message(data, answers)) is not None:
         return repaired
     message = decode_line(data)
     if message is None or isinstance(message, Noise):

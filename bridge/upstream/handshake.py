@@ -159,10 +159,9 @@ async def negotiate_version(
             data = error.data if error.code == types.UNSUPPORTED_PROTOCOL_VERSION else None
             supported = data.get("supported") if isinstance(data, Mapping) else None
             listed = set(map(str, supported)) if isinstance(supported, list) else None
+            foreign = listed is not None and listed.isdisjoint(HANDSHAKE_PROTOCOL_VERSIONS)
             refusal, _ = refusal_in(error)
-            if listed is not None and listed.isdisjoint(HANDSHAKE_PROTOCOL_VERSIONS):
-                raise
-            if refusal is not None and refusal.wants_login:
+            if foreign or (refusal is not None and refusal.wants_login):
                 raise
         except (ValidationError, RuntimeError):
             logger.debug("the result of server/discover is invalid; initialize follows")

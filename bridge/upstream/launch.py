@@ -108,8 +108,7 @@ def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str
 async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path) -> Launch:
     """Return how to start a server so that it runs no code of a foreign directory.
 
-    Args:
-        empty: A directory without a project, to create.
+    `empty` is a directory without a project, to create.
     """
     command = spec.executable or spec.command
     launch = Launch([command, *spec.args], environ, spec.cwd)
@@ -221,17 +220,14 @@ def explain_missing(spec: ServerSpec, environ: Mapping[str, str]) -> tuple[str, 
 def explain_spawn_failure(
     spec: ServerSpec, environ: Mapping[str, str], error: OSError | ValueError
 ) -> tuple[str, str]:
-    command = spec.command
-    place = f"in {spec.source.path}"
+    command, place = spec.command, f"in {spec.source.path}"
     if spec.cwd is not None and not Path(spec.cwd).is_dir():
         return (
             f"Its working directory {spec.cwd} does not exist.",
             f"Create the directory, or correct `cwd` {place}.",
         )
-    if isinstance(error, FileNotFoundError) and (missing := explain_missing(spec, environ)):
-        return missing
     if isinstance(error, FileNotFoundError):
-        return (
+        return explain_missing(spec, environ) or (
             f"The interpreter that {command} names is missing.",
             "Install that interpreter, or correct the script's first line.",
         )

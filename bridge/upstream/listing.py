@@ -183,14 +183,12 @@ def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
 
 def is_for_models(entry: Json) -> bool:
     """Return whether models, not only the server's own view (MCP Apps), may call a tool."""
-    if not isinstance(entry, Mapping):
-        return True
     visibility = _ui(entry).get("visibility")
     return not isinstance(visibility, list) or "model" in visibility
 
 
-def _ui(entry: Mapping[str, Json]) -> Mapping[str, Json]:
-    return as_mapping(as_mapping(entry.get("_meta")).get("ui"))
+def _ui(entry: Json) -> Mapping[str, Json]:
+    return as_mapping(as_mapping(as_mapping(entry).get("_meta")).get("ui"))
 
 
 def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:

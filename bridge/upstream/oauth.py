@@ -126,8 +126,7 @@ class Login:
                 return
             with suppress(TokenStoreError):
                 async with self.store.locked(self._key):
-                    stored = await self.store.load(self._key)
-                    if stored is not None:
+                    if (stored := await self.store.load(self._key)) is not None:
                         wanted = replace(stored, wanted=joined_scopes(stored.wanted, scope))
                         await self.store.save(self._key, wanted)
                         self._use(wanted)
@@ -173,12 +172,11 @@ class Login:
         # Sending the request may use up the old refresh token, so the new one is stored even if
         # the caller is cancelled meanwhile. Everything in here has a timeout.
         with anyio.CancelScope(shield=True):
-            secret = stored.client_secret or (self._hints.client_secret if self._hints else "")
             try:
                 data = {"grant_type": "refresh_token", "refresh_token": stored.refresh_token}
                 if stored.resource:
                     data["resource"] = stored.resource
-                request = client_request(stored.token_endpoint, data, stored, secret)
+                request = client_request(stored.token_endpoint, data, stored, self.spec)
                 async with WebClient(timeout=None) as client:
                     response = await fetch(client, request, self._url)
                 record = with_token(stored, read_tokens(response), self.clock())
@@ -233,10 +231,10 @@ def explain_no_renewal(record: TokenRecord, spec: ServerSpec) -> str:
 
 
 def client_request(
-    url: str, data: dict[str, str], record: TokenRecord, secret: str
+    url: str, data: dict[str, str], record: TokenRecord, spec: ServerSpec
 ) -> httpx2.Request:
-    form = {**data, "client_id": record.client_id}
-    headers = {}
+    form, headers = {**data, "client_id": record.client_id}, dict[str, str]()
+    secret = record.client_secret or (spec.oauth.client_secret if spec.oauth else "")
     if secret and record.auth_method == "client_secret_basic":
         pair = f"{quote(record.client_id, safe='')}:{quote(secret, safe='')}"
         headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"

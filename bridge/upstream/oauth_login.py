@@ -2,20 +2,29 @@
 
 The SDK does discovery, registration, PKCE and the exchange of the code. Each of its requests goes
 through `oauth_web.fetch`, which checks the address and limits time and size.
+
+A listener on loopback receives the browser's redirect. Any page in the user's browsers and any
+program on this machine can connect to it. So a large or slow request is dropped, a request without
+the login's secret state changes nothing, and texts of requests are escaped.
 """
 
 from __future__ import annotations
 
+import asyncio
+import html
 import logging
+import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import httpx2
+import uvicorn
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError
 from mcp.client.auth.utils import (
     extract_resource_metadata_from_www_auth,
@@ -31,12 +40,18 @@ from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
 from mcp.types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 from pydantic import AnyUrl, ValidationError
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bridge import __version__
 from bridge.errors import LoginFailedError
 from bridge.model import OAuthHints, ServerSpec
 from bridge.upstream import oauth, oauth_web
-from bridge.upstream.oauth_callback import Callback, Host, listen
 from bridge.upstream.token_store import Place, TokenRecord, TokenStore, TokenStoreError, key_of
 from bridge.upstream.transport import UNAUTHORIZED
 
@@ -67,6 +82,149 @@ _PROBES: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
 )
 """Requests with their headers that a server refuses without a login, first of 2026-07-28 and then
 of the older protocol. Neither opens a session."""
+
+PATH = "/callback"
+
+MAX_CONNECTIONS = 16  # Any program here may connect. A browser opens two or three at a time.
+
+Host = Literal["127.0.0.1", "localhost"]
+
+_PAGE_HEADERS = {
+    "Cache-Control": "no-store",
+    # This page's address has the code, so no link may pass the address on.
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Connection": "close",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthorizationResponse:
+    """The authorization server's response, as parameters of the browser's redirect."""
+
+    state: str = field(repr=False)
+    code: str = field(default="", repr=False)
+    error: str = ""
+    description: str = ""
+    issuer: str | None = None
+
+
+class Callback:
+    """The receiver of one browser redirect, with the OAuth `state` that `expect` has set."""
+
+    def __init__(self, host: Host, port: int) -> None:
+        self.port, self.notice = port, ""  # Why the bridge registers again for this login.
+        self.redirect_uri = f"http://{host}:{port}{PATH}"
+        self._state = ""
+        self._response: AuthorizationResponse | None = None
+        self._received = anyio.Event()
+
+    def expect(self, state: str) -> None:
+        """Accept one response with `state`. Before this call no response is accepted."""
+        self._state = state
+
+    async def wait(self) -> AuthorizationResponse:
+        await self._received.wait()
+        assert self._response is not None
+        return self._response
+
+    async def handle(self, request: Request) -> HTMLResponse:
+        """Return the page for a request; accept its response if it is the expected one."""
+        query = request.query_params
+        # A repeated parameter is a mistake or an attack.
+        parameters = {name: query[name] for name in query if len(query.getlist(name)) == 1}
+        state = parameters.get("state", "").encode("utf-8", "replace")
+        if not self._state or not secrets.compare_digest(state, self._state.encode()):
+            text = (
+                "This answer does not belong to the login that is under way. Nothing was changed. "
+                "Use the address that the terminal shows now."
+            )
+            return _page(400, "Not this login", text)
+        if self._response is not None:
+            text = "This login is over. To log in again, start a new one."
+            return _page(410, "Already used", text)
+        code, error = parameters.get("code", ""), ""
+        if "error" in parameters:
+            error = oauth_web.safe_error_name(parameters["error"]) or "an error without a name"
+            code = ""
+        elif not code:
+            return _page(400, "Not understood", "This is no request that can be answered.")
+        description = parameters.get("error_description", "") if error else ""
+        self._response = AuthorizationResponse(
+            state=self._state,
+            code=code,
+            error=error,
+            description=oauth_web.shorten(description),
+            issuer=parameters.get("iss"),
+        )
+        self._received.set()
+        if not error:
+            text = "You can close this page. The terminal says whether all went well."
+            return _page(200, "Logged in", text)
+        text = f"The server said: {error}. {self._response.description} You can close this page."
+        return _page(200, "Not logged in", text)
+
+
+class _BriefConnection(H11Protocol):
+    """A connection that is closed after ten seconds, more than a login needs."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.close()
+        self.loop.call_later(10.0, transport.abort)
+
+
+@asynccontextmanager
+async def listen(host: Host = "127.0.0.1", port: int = 0) -> AsyncIterator[Callback]:
+    """Listen on loopback for the browser's redirect; raises OSError if the port is taken."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        callback = Callback(host, listener.getsockname()[1])
+        app = Starlette(
+            routes=[Route(PATH, callback.handle, methods=["GET"])],
+            # Refuses pages of other hosts whose names resolve to this machine (DNS rebinding).
+            middleware=[
+                Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+            ],
+        )
+        config = uvicorn.Config(app, **_LISTENER_OPTIONS)
+        server = uvicorn.Server(config)
+        # Not `serve`, which installs its own signal handlers.
+        config.load()
+        server.lifespan = config.lifespan_class(config)
+        await server.startup([listener])
+        try:
+            yield callback
+        finally:
+            with anyio.CancelScope(shield=True):
+                await server.shutdown([listener])
+
+
+_LISTENER_OPTIONS: dict[str, Any] = {
+    "http": _BriefConnection,
+    "ws": "none",
+    "lifespan": "off",
+    "log_config": None,
+    "log_level": "warning",
+    # An access log would contain codes.
+    "access_log": False,
+    "server_header": False,
+    "proxy_headers": False,
+    # Codes may have a few thousand bytes, and a browser adds cookies.
+    "h11_max_incomplete_event_size": 32 * 1024,
+    "timeout_graceful_shutdown": 1,
+}
+
+
+def _page(status: int, title: str, text: str) -> HTMLResponse:
+    title, text = html.escape(title), html.escape(text)
+    body = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f"<h1>{title}</h1><p>{text}</p></html>"
+    )
+    return HTMLResponse(body, status, _PAGE_HEADERS)
+
 
 ShowAddress = Callable[[str, Callback], Awaitable[None]]  # Shows the user an address.
 
@@ -133,8 +291,7 @@ class Provider(OAuthClientProvider):
     def record(self, tokens: OAuthToken, now: float) -> TokenRecord:
         context = self.context
         client, metadata = context.client_info, context.oauth_metadata
-        if client is None:
-            raise AssertionError
+        assert client is not None
         revocation = metadata.revocation_endpoint if metadata else None
         resource = ""
         if context.should_include_resource_param(context.protocol_version):
@@ -337,9 +494,8 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
         msg = f"The login to {spec.name!r} cannot be removed: {error}."
         raise LoginFailedError(msg, server=spec.name) from None
     if record and record.revocation_endpoint and (record.refresh_token or record.access_token):
-        secret = record.client_secret or (spec.oauth.client_secret if spec.oauth else "")
         data = {"token": record.refresh_token or record.access_token}
-        request = oauth.client_request(record.revocation_endpoint, data, record, secret)
+        request = oauth.client_request(record.revocation_endpoint, data, record, spec)
         with suppress(oauth_web.WebError):
             async with oauth_web.WebClient(timeout=None) as web:
                 response = await oauth_web.fetch(web, request, httpx2.URL(spec.url), head_only=True)
@@ -413,8 +569,7 @@ def _registered_client(
 
 
 def _scopes(hints: OAuthHints | None, stored: TokenRecord | None) -> str:
+    wanted = stored.wanted if stored else ""
     if hints and hints.scopes:
-        return oauth_web.joined_scopes(*hints.scopes, stored.wanted if stored else "")
-    if stored and stored.wanted:
-        return oauth_web.joined_scopes(stored.scope, stored.wanted)
-    return ""
+        return oauth_web.joined_scopes(*hints.scopes, wanted)
+    return oauth_web.joined_scopes(stored.scope, wanted) if stored and wanted else ""

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import socket
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qsl
@@ -20,6 +20,8 @@ from urllib.request import proxy_bypass
 import anyio
 import httpx2
 from mcp.shared.auth import OAuthToken
+
+from bridge.guest.schema.schemas import as_mapping
 
 logger = logging.getLogger(__name__)
 
@@ -144,18 +146,18 @@ async def fetch(
 
     With `head_only` the body, perhaps an endless event stream, is not read.
     """
+    where = safe_url(request.url)
     if problem := url_problem(request.url, server):
-        raise WebError(f"{safe_url(request.url)} is not used: {problem}")
+        raise WebError(f"{where} is not used: {problem}")
     # A small compressed response may be a large document.
     request.headers["accept-encoding"] = "identity"
     request.headers.setdefault("accept", "application/json")
-    where = safe_url(request.url)
     body = bytearray()
     try:
         with anyio.fail_after(RESPONSE_SECONDS):
             response = await client.send(request, stream=True, follow_redirects=False)
             encoding = response.headers.get("content-encoding", "identity").strip().lower()
-            try:
+            async with aclosing(response):
                 if head_only:
                     return response
                 if encoding != "identity":
@@ -166,8 +168,6 @@ async def fetch(
                     if len(body) > MAX_DOCUMENT_BYTES:
                         text = f"answered with more than {MAX_DOCUMENT_BYTES} bytes"
                         raise WebError(f"{where} {text}")
-            finally:
-                await response.aclose()
     except TimeoutError:
         raise WebError(f"{where} did not answer within {RESPONSE_SECONDS:g} s") from None
     except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
@@ -181,8 +181,7 @@ async def fetch(
 def read_tokens(response: httpx2.Response) -> OAuthToken:
     """Return the tokens of a response in JSON or a form, or in a nested object as Slack sends.
 
-    Raises:
-        WebError: It has no usable access token. Other fields are optional.
+    Raises a `WebError` if it has no usable access token. Other fields are optional.
     """
     document = read_document(response) if response.is_success else None
     objects = [document, *document.values()] if isinstance(document, dict) else []
@@ -232,7 +231,7 @@ def error_name(response: httpx2.Response) -> str:
     document: Any = None
     with suppress(ValueError, RecursionError, httpx2.StreamError):
         document = json.loads(response.content)
-    return safe_error_name(document.get("error") if isinstance(document, dict) else None)
+    return safe_error_name(as_mapping(document).get("error"))
 
 
 def safe_error_name(error: object) -> str:

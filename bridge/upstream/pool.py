@@ -15,8 +15,7 @@ from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownError
 from bridge.model import Json, ServerSpec
-from bridge.upstream.connection import Connection
-from bridge.upstream.pool_settings import PoolSettings
+from bridge.upstream.connection import Connection, PoolSettings
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
 from bridge.upstream.server import ServerState, UpstreamServer
 
@@ -115,8 +114,7 @@ class Pool(PoolSettings):
         return await self.server(server).call_tool(tool, arguments, timeout=timeout)
 
     def server(self, server: str) -> UpstreamServer:
-        upstream_server = self._servers.get(server)
-        if upstream_server is not None:
+        if (upstream_server := self._servers.get(server)) is not None:
             return upstream_server
         names = ", ".join(map(repr, self._servers)) or "none"
         msg = f"There is no server named {server!r}."

@@ -92,12 +92,10 @@ def new_tag() -> str:
 
 def open_pidfd(pid: int) -> int | None:
     """Return a descriptor that is readable once the process has ended; None without pidfds."""
-    if sys.platform != "linux":
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            return os.pidfd_open(pid)
+    return None
 
 
 def _open_processes(find: Callable[[], set[int]]) -> list[TreeProcess]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +27,7 @@ from pydantic_core import to_json
 from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError, UpstreamError
 from bridge.event_loop import current_time, offload
 from bridge.guest.protocol import json_text
+from bridge.guest.schema.schemas import as_mapping
 from bridge.model import Json, Tool
 from bridge.upstream import listing
 from bridge.upstream.client_features import (
@@ -298,7 +299,10 @@ async def list_tools(connection: Connection) -> tuple[tuple[Tool, ...], float]:
         if connection.endpoint.last_heard < begun:
             connection.mark_silent()
         raise
-    connection.task_required = task_required_tools(entries)
+    execution = [(entry, as_mapping(entry.get("execution"))) for entry in map(as_mapping, entries)]
+    connection.task_required = frozenset(
+        str(entry.get("name")) for entry, how in execution if how.get("taskSupport") == "required"
+    )
     connection.view_only = frozenset(
         listing.valid_name(entry) or "" for entry in entries if not listing.is_for_models(entry)
     )
@@ -374,16 +378,6 @@ def _caller_time() -> float:
     return current_time() if caller is None else caller.clock.now()
 
 
-def task_required_tools(entries: Sequence[Json]) -> frozenset[str]:
-    return frozenset(
-        str(entry.get("name"))
-        for entry in entries
-        if isinstance(entry, Mapping)
-        and isinstance(entry.get("execution"), Mapping)
-        and entry["execution"].get("taskSupport") == "required"
-    )
-
-
 async def _await_task(
     connection: Connection, call: PendingRequest, begun: float, answer: dict[str, Json]
 ) -> dict[str, Json]:
@@ -437,13 +431,11 @@ async def _poll(
             return result
         if status not in ("working", "input_required"):
             raise _failure(server, what, task)
-        wanted = task.get("inputRequests") if status == "input_required" else None
-        if isinstance(wanted, Mapping):
-            new = {key: wanted[key] for key in wanted if key not in answered}
-            if new:
-                answers = await answer_input_requests(server, what, new, connection.roots)
-                answered.update(new)
-                await ask("tasks/update", {**about, "inputResponses": answers})
+        wanted = as_mapping(task.get("inputRequests") if status == "input_required" else None)
+        if new := {key: wanted[key] for key in wanted if key not in answered}:
+            answers = await answer_input_requests(server, what, new, connection.roots)
+            answered.update(new)
+            await ask("tasks/update", {**about, "inputResponses": answers})
         given = task.get("pollIntervalMs")
         # False for NaN and for negative numbers.
         if isinstance(given, int | float) and given > 0:
@@ -454,8 +446,7 @@ async def _poll(
 
 
 def _failure(server: str, what: str, task: Mapping[str, Json]) -> ToolCallError:
-    error = task.get("error")
-    found = error if isinstance(error, Mapping) else {}
+    found = as_mapping(task.get("error"))
     reason = found.get("message") or task.get("statusMessage") or "it does not say why"
     status = f"{task.get('status')!s:.40}"
     msg = f"Server {server!r}, {what}: its task is {status!r}: {reason!s:.2000}"

@@ -35,10 +35,9 @@ from bridge.upstream.client_features import (
     current_caller,
     resolve_input,
 )
-from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName
+from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName, PoolSettings
 from bridge.upstream.failure import LIST_PREFIX, lost_error
 from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
-from bridge.upstream.pool_settings import PoolSettings
 
 MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever servers are listed.
 
@@ -216,12 +215,8 @@ class UpstreamServer:
 
         A list of tools from another epoch may differ from what a call meets now.
         """
-        connection = self._connection
-        return (
-            None
-            if connection is None or not connection.usable
-            else (self._connection_number, self._changes)
-        )
+        usable = self._connection is not None and self._connection.usable
+        return (self._connection_number, self._changes) if usable else None
 
     def stop_if_unused(self) -> None:
         if self._connection is not None and self._connection.stop_if_unused():
@@ -233,13 +228,9 @@ class UpstreamServer:
 
     async def tools(self, *, refresh: bool = False, patient: bool = False) -> tuple[Tool, ...]:
         """Return its tools, cached until the server announces a change or connects again."""
-        kept = self._tools
-        if (
-            kept is not None
-            and not self._closed
-            and (self.connection_epoch is None or self._is_fresh(refresh))
-        ):
-            return kept
+        current = self.connection_epoch is None or self._is_fresh(refresh)
+        if self._tools is not None and current and not self._closed:
+            return self._tools
         ask = partial(self._list_tools, refresh)
         return await self._ask(ask, lists=True, patient=patient, share_roots=False)
 
@@ -248,8 +239,7 @@ class UpstreamServer:
 
         Cached only if the server declares `listChanged`, because resources change often.
         """
-        kept = self._offers.get(kind)
-        if kept is not None and not self._closed:
+        if (kept := self._offers.get(kind)) is not None and not self._closed:
             return kept
         what = f"{LIST_PREFIX}{LISTS[kind].words}"
         return await self._ask(partial(self._list_offers, kind), lists=True, what=what)
@@ -327,9 +317,8 @@ class UpstreamServer:
 
     def _is_fresh(self, refresh: bool) -> bool:
         age = anyio.current_time() - self._listed_at
-        return self._listed_by == self._connection_number and age < (
-            MIN_CACHE_SECONDS if refresh else self._fresh_seconds
-        )
+        longest = MIN_CACHE_SECONDS if refresh else self._fresh_seconds
+        return self._listed_by == self._connection_number and age < longest
 
     async def call_tool(
         self, tool: str, arguments: Mapping[str, Json], *, timeout: float | None
@@ -391,9 +380,7 @@ class UpstreamServer:
             async with self._permitting:
                 if not self._is_up():
                     await self._pool.admission.permit(self.spec)
-                connection = self._current()
-        else:
-            connection = self._current()
+        connection = self._current()
         with connection.use():
             if not connection.ready.is_set():
                 await connection.wait_ready(patient=patient)

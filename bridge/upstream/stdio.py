@@ -132,8 +132,6 @@ _BLANK = re.compile(rb"\n\n+")
 # An authorization request (RFC 6749), which `mcp-remote` and others print for their user.
 _LOGIN = re.compile(r"https?://[!#-&(-;=?-~]+[?&]response_type=code[!#-&(-;=?-~]*")
 
-Inbound = MemoryObjectSendStream[SessionMessage | Exception]
-Outbound = MemoryObjectReceiveStream[SessionMessage]
 Streams = tuple[
     MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
 ]
@@ -331,8 +329,7 @@ class StdioEndpoint(Endpoint):
                 return
         if large and await offload(line, partial(framing.has_too_many_values, line)):
             self.log.note(f"dropped a message of {len(line)} bytes: it holds too many values")
-            refusal = framing.decode_too_many(line)
-            if refusal is not None:
+            if (refusal := framing.decode_too_many(line)) is not None:
                 await self._send(refusal)
             return
         if direct.has_pending:

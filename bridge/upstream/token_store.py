@@ -128,12 +128,11 @@ class TokenStore:
         return self._directory / f"{key.digest}.json"
 
     async def load(self, key: Key) -> TokenRecord | None:
-        kept = await anyio.to_thread.run_sync(self._read, key)
-        if kept is None or kept.place == "file":
-            return kept.record if kept else None
-        text = await self._ask_holder(lambda ring: ring.get_password(SERVICE, key.entry))
-        found = _parse(text.encode(), key) if text is not None else None
-        return found.record if found else None
+        login = await anyio.to_thread.run_sync(self._read, key)
+        if login is not None and login.place == "keyring":
+            text = await self._ask_holder(lambda ring: ring.get_password(SERVICE, key.entry))
+            login = _parse(text.encode(), key) if text is not None else None
+        return login.record if login else None
 
     async def save(self, key: Key, record: TokenRecord) -> tuple[Place, str]:
         """Store a login in its present place, and a new one in the keyring if possible.

@@ -23,6 +23,7 @@ from mcp.client import Transport
 from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth
 from mcp_types.jsonrpc import INTERNAL_ERROR
 
+from bridge.guest.schema.schemas import as_mapping
 from bridge.model import Json, ServerSpec
 from bridge.model import Transport as TransportName
 from bridge.upstream.direct_dispatcher import DirectDispatcher
@@ -84,9 +85,8 @@ class Refusal:
             return data
         body = None if self.own else self.text
         facts = {"status": self.status, "retryAfter": self.retry_after, "body": body}
-        return {name: value for name, value in facts.items() if value is not None} | {
-            **(data or {})
-        }
+        known = {name: value for name, value in facts.items() if value is not None}
+        return {**known, **(data or {})}
 
     def answer(self, request_id: int | str, error: Mapping[str, Json] | None = None) -> bytes:
         """Return the JSON-RPC error that answers the request; `error` is the server's own."""
@@ -134,11 +134,10 @@ def own_error(body: bytes) -> dict[str, Any] | None:
         document = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    error = document.get("error") if isinstance(document, dict) else None
-    if not isinstance(error, dict) or "jsonrpc" not in document:
-        return None
-    valid = type(error.get("code")) is int and isinstance(error.get("message"), str)
-    return error if valid else None
+    error: Any = as_mapping(document).get("error")
+    given = as_mapping(error)
+    valid = type(given.get("code")) is int and isinstance(given.get("message"), str)
+    return error if valid and "jsonrpc" in document else None
 
 
 def _seconds(retry_after: str) -> float | None:

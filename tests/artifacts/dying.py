@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, event
 
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.store.schema import databases
 from tests.artifacts.rig import OTHER_RUN, RUN, check, store
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from bridge.artifacts import ArtifactStore
+from bridge.artifacts.store import ArtifactStore
 from bridge.store import Transaction
 from bridge.store.schema import artifacts
 from tests.postgresql import store_at
@@ -39,6 +39,12 @@ def store(
     return ArtifactStore(
         store_at(root), total_bytes=total, run_bytes=run, days=days, now=now or Clock()
     )
+
+
+def age(root: Path, seconds: float) -> None:
+    """Date all artifacts back."""
+    created = artifacts.c.created - round(seconds * 1000)
+    store_at(root).execute(artifacts.update().values(created=created))
 
 
 def contents(root: Path) -> set[str]:

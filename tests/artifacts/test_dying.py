@@ -17,7 +17,7 @@ REPOSITORY = HERE.parents[1]
 FULL = """
 import sys
 from pathlib import Path
-from bridge.artifacts import RunArtifacts
+from bridge.artifacts.store import RunArtifacts
 from bridge.errors import ArtifactStoreError
 from tests.artifacts.rig import RUN, check, contents, entries, store
 

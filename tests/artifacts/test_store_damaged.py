@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.artifacts import RunArtifacts
+from bridge.artifacts.store import RunArtifacts
 from bridge.errors import ArtifactStoreError
 from bridge.store import StoreError
 from bridge.store.blobs import OpenBlob

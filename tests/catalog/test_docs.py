@@ -17,7 +17,6 @@ from bridge.catalog.docs import (
     Level,
     Offers,
     capabilities,
-    example_call,
     instructions,
     offers_line,
     offers_section,
@@ -78,14 +77,6 @@ def many(count: int, *, known: bool = True) -> tuple[ServerEntry, ...]:
     }
     description = "Something long enough to matter when there are many of them. " * 3
     return server_entries(dict.fromkeys(names, description), made if known else {})
-
-
-def test_a_servers_docs_keep_its_order() -> None:
-    assert [docs["tool"] for docs in server_docs(GITHUB)] == ["create_issue", "list-issues"]
-
-
-def test_an_example_passes_names_that_are_no_identifiers_too() -> None:
-    assert example_call(GITHUB, GITHUB.tools[1]) == ("await mcp_git_hub.list_issues(per_page=1)")
 
 
 CODEX_SHOWS = 247

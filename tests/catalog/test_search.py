@@ -18,7 +18,6 @@ from bridge.catalog.search import (
     Match,
     ToolIndex,
     correct_word,
-    index_text,
     words,
 )
 from bridge.errors import InvalidRequestError
@@ -339,25 +338,6 @@ def test_fewer_hits_are_the_first_of_more(query: str) -> None:
     index = index_of(crowd())
     most = index.search(query, limit=MAX_LIMIT)
     assert all(index.search(query, limit=few) == most[:few] for few in (1, 2, 5, 20))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("createIssue", ["create", "issue"]),
-        ("create_issues", ["create", "issues"]),
-        ("HTTPServer2", ["http", "server", "2"]),
-        ("Über-Straße 日本", ["über", "straße", "日本"]),
-        ("", []),
-    ],
-)
-def test_words_are_split_as_programmers_join_them(text: str, expected: list[str]) -> None:
-    assert words(text) == expected
-
-
-def test_joined_words_are_indexed_both_ways() -> None:
-    assert index_text("on GitHub") == "on GitHub git hub"
-    assert index_text("create_issue now") == "create_issue now"
 
 
 @pytest.mark.parametrize("typed", ["mesage", "messsage", "emssage", "massage"])

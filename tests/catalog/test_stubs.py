@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import subprocess
 import sys
 import time
@@ -24,10 +23,8 @@ from bridge.catalog.entries import (
     ServerEntry,
     ToolEntry,
     call_signature,
-    run_server,
     server_stub,
     signature,
-    to_call,
     tool_data,
     tool_entries,
     tool_stub,
@@ -43,7 +40,6 @@ from tests.catalog.nasty_servers import (
     a_server,
     a_tool,
     nasty_entries,
-    server_entries,
 )
 from tests.golden_texts import assert_golden
 from tests.schema_strategies import ANY_SCHEMA
@@ -213,15 +209,6 @@ def test_an_argument_has_one_spelling_in_every_text() -> None:
     assert parameters.bind(("1",), given) == {"a": "1", "x-y": 1, "from": "f", "ﬁ": "g"}
 
 
-def test_a_program_that_only_calls_gets_only_what_calling_takes() -> None:
-    document = tool_data(ToolEntry(tool=tool(description="d", output={}), alias="x"))
-    assert to_call(document) == {
-        "name": "create_issue",
-        "alias": "x",
-        "inputSchema": document["inputSchema"],
-    }
-
-
 def test_the_guest_learns_what_was_observed() -> None:
     document = tool_data(
         ToolEntry(tool=tool(), alias="x", observed=Observation(schema={"a": 1}, count=2))
@@ -238,21 +225,6 @@ def test_of_two_tools_with_one_name_the_first_counts() -> None:
         ("a", "first"),
         ("a_2", ""),
     ]
-
-
-def test_a_description_that_looks_like_a_template_or_code_stays_data() -> None:
-    hostile = '__CODE_LITERAL__ {servers} %(x)s """\n\nimport os'
-    servers = server_entries(
-        {"s": hostile}, {"s": [tool("t", server="s", description=hostile)]}, loaded=["s"]
-    )
-    (document,) = json.loads(json.dumps([run_server(each) for each in servers if each.loaded]))
-    assert document["description"] == hostile
-    assert document["tools"][0]["description"] == hostile
-
-
-def test_a_server_that_was_never_asked_is_marked_so() -> None:
-    asked, unasked = server_entries({"a": "", "b": ""}, {"a": []})
-    assert (asked.known, unasked.known) == (True, False)
 
 
 ROW = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.artifacts import ArtifactStore, RunArtifacts, store_for
+from bridge.artifacts.store import ArtifactStore, RunArtifacts, store_for
 from bridge.model import Artifact
 from bridge.settings import load
 from tests.cli.desk import TerminalOutput, command_line

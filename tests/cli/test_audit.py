@@ -16,7 +16,7 @@ import pytest
 
 from bridge.cli.records import audit_lines, tail
 from bridge.gate.approval import Approval
-from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit.log import AuditLog, RunAudit
 from bridge.gate.audit.reading import about
 from bridge.gate.policy import Decision
 from bridge.settings import load

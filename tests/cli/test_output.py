@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from bridge.cli.output import (
     MAX_LINES,
     MAX_MESSAGE,
     WINDOW_SECONDS,
+    JsonLines,
     RepeatedLines,
     TerminalHandler,
     hold_logs,
@@ -32,6 +34,7 @@ from bridge.cli.output import (
     write_prose,
 )
 from bridge.errors import UsageError
+from bridge.event_loop import logged_as
 from tests.audit_rig import FakeClock
 from tests.cli.desk import TerminalOutput, desk, read_until
 from tests.discovery.writing import write
@@ -64,20 +67,6 @@ for line in sys.stdin:
     }.get(message["method"], {})
     print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
 """
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("plain, größer, 日本", "plain, größer, 日本"),
-        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
-        ("\x9b2J\x07\r\x00\x7f", "\\x9b2J\\x07\\r\\x00\\x7f"),
-        ("a\u202eb\u200b\ufeff\U000e0041", "a\\u202eb\\u200b\\ufeff\\U000e0041"),
-        ("line\n\tline", "line\n\tline"),
-    ],
-)
-def test_control_and_format_characters_are_escaped(text: str, shown: str) -> None:
-    assert visible(text) == shown
 
 
 def test_neither_a_cell_nor_a_log_line_controls_the_terminal() -> None:
@@ -133,11 +122,6 @@ def test_no_command_prints_control_characters(
     printed = done.stdout + done.stderr
     assert shown in printed
     assert visible(printed) == printed
-
-
-def test_json_carries_names_as_they_are(tmp_path: Path) -> None:
-    rows = json.loads(bridge(tmp_path, "servers", "--json").stdout)
-    assert "odd\x1b[2J" in [row["name"] for row in rows]
 
 
 HOSTILE = "\x1b[2J\x9b\x7f\u202e\u200b\u2028\U000e0041"
@@ -196,6 +180,31 @@ def test_all_commands_print_through_one_module() -> None:
     # app.py has an example of a program; serve.py prints its own address.
     printers = {name for name, text in texts.items() if printing.search(text)}
     assert printers == {"app.py", "output.py", "serve.py"}
+
+
+def test_a_log_line_as_json_names_its_run_as_long_as_the_run_lasts() -> None:
+    text = io.StringIO()
+    handler = TerminalHandler(text)
+    handler.setFormatter(JsonLines())
+    logger = logging.Logger("bridge.x")
+    logger.addHandler(handler)
+    with logged_as(bridge="a"):
+        with logged_as(run="r1", owner="0f"):
+            # A task that the run starts, and that outlives it.
+            later = copy_context()
+            try:
+                raise ValueError("\x1b[2J")
+            except ValueError:
+                logger.exception("server %s\nfailed", "\u202ex")
+        later.run(logger.warning, "later")
+    first, second = map(json.loads, text.getvalue().splitlines())
+    assert "ValueError: \x1b[2J" in first.pop("exception")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
+    assert first == {
+        **{"level": "ERROR", "logger": "bridge.x", "message": "server \u202ex\nfailed"},
+        **{"bridge": "a", "run": "r1", "owner": "0f"},
+    }
+    assert (second["message"], second["bridge"], "run" in second) == ("later", "a", False)
 
 
 def test_log_lines_wait_until_a_question_is_answered(caplog: pytest.LogCaptureFixture) -> None:

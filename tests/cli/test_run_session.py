@@ -10,10 +10,7 @@ import pytest
 
 from tests.audit_rig import records
 from tests.cli.desk import Cli
-
-
-def _contents(home: Path) -> list[Path]:
-    return [path for path in (home / "state" / "blobs").rglob("*") if path.is_file()]
+from tests.session_rig import saved_sessions
 
 
 def test_a_session_continues_in_the_next_command_until_it_is_ended(home: Path, cli: Cli) -> None:
@@ -27,10 +24,10 @@ def test_a_session_continues_in_the_next_command_until_it_is_ended(home: Path, c
     status, second = run("-c", "[x + 1, open('.a.txt').read()]")
     assert (status, second["result"]) == (0, [42, "kept"])
     assert (second["session"]["state"], second["session"]["run"]) == ("restored", 2)
-    assert _contents(home)
+    assert saved_sessions(home / "state") == 1
     status, ended = run("--end-session")
     assert (status, ended["session"]["state"]) == (0, "ended")
-    assert not _contents(home)
+    assert saved_sessions(home / "state") == 0
     began = [each for each in records(home / "state" / "audit") if each["kind"] == "run"]
     assert {(each["principal"], each["clientSays"]) for each in began} == {("terminal", "cli")}
     status, unknown = run("--end-session")

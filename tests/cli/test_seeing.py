@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from bridge.gate.approval import Approval
-from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit.log import AuditLog, RunAudit
 from bridge.gate.policy import Decision
 from bridge.model import RunRequest, RunResult, Usage
 from bridge.runs.records import RunRecords
@@ -82,7 +82,7 @@ def test_unknown_runs_and_saved_sessions_are_named(tmp_path: Path, commands: Cli
     assert "No sessions are saved" in commands("sessions")[2]
     kept = Checkpoints(Store(tmp_path), days=7)
     for owner, session_id in (("stdio", "id-1"), ("http#1", "id-2")):
-        kept.write(owner, Saved(session_id=session_id, name="data", run=3, data=b"x" * 2000))
+        kept.save(owner, Saved(session_id=session_id, name="data", run=3, data=b"x" * 2000))
     out = commands("sessions")[1]
     names = [line.split()[:2] for line in out.splitlines()[1:]]
     assert (names, "2 kB" in out) == ([["data", "id-2"], ["data", "id-1"]], True)

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge.client_configs.journal import Journal, MoveRecord, digest
-from bridge.client_configs.rewrite import (
+from bridge.client_configs.journal import (
     UNFINISHED,
+    Journal,
+    MoveRecord,
+    digest,
     missing_directories,
     remove_directories,
     rewrite,
@@ -159,8 +161,7 @@ KILLED = """
 import os, signal, sys
 from itertools import count
 from pathlib import Path
-from bridge.client_configs.journal import Journal, MoveRecord, digest
-from bridge.client_configs.rewrite import UNFINISHED, rewrite
+from bridge.client_configs.journal import UNFINISHED, Journal, MoveRecord, digest, rewrite
 
 path, journal = Path(sys.argv[1], "client.json"), Journal(Path(sys.argv[1], "state"))
 
@@ -210,7 +211,7 @@ def test_a_bridge_killed_at_any_step_leaves_the_old_file_or_the_new(file: Path) 
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from bridge.client_configs.rewrite import rewrite
+from bridge.client_configs.journal import rewrite
 from bridge.errors import UneditableError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

@@ -16,7 +16,7 @@ import pytest
 
 from bridge.commands.runner import Commands
 from bridge.errors import AuditError, InvalidRequestError, LaunchError, SettingsError
-from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit.log import AuditLog, RunAudit
 from bridge.gate.redaction_shapes import mask
 from bridge.model import CommandRequest
 from bridge.sandbox.backend import Backend

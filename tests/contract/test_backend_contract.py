@@ -16,8 +16,10 @@ import pytest
 
 from bridge.errors import ChannelClosedError, SandboxError
 from bridge.model import MEBIBYTE, Limits
+from bridge.sandbox.backend import DistantSandbox
 from tests.contract.programs import BUSY, ECHO, FOREVER, READY_THEN, read_exactly, ready, spec
 from tests.contract.rig import EngineSet, Rig, rig_on
+from tests.raised import raises_code
 from tests.sandbox.process.rig import read_all
 
 
@@ -151,6 +153,10 @@ async def test_a_send_that_waits_ends_when_the_process_does(rig: Rig) -> None:
 async def test_death_from_outside_is_noticed(rig: Rig, how: str) -> None:
     async with ready(rig) as sandbox:
         await anyio.to_thread.run_sync(getattr(rig.engine, how), sandbox)
+        if how == "remove_from_outside" and isinstance(sandbox, DistantSandbox):
+            with raises_code("sandbox_lost", match="deleted"):
+                await read_all(sandbox)
+            return
         assert await read_all(sandbox) == b""
         report = await sandbox.wait()
         assert report.signal == 9 or "removed" in report.detail

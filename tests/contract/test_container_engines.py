@@ -28,7 +28,7 @@ async def test_images_are_reached_over_the_same_connection(
             await echoes(backend)
         images = await backend.images()
         assert await images.inspect(engine.image) is not None
-        backend.use_image(engine.image)
+        backend.image = engine.image
         await echoes(backend)
 
 

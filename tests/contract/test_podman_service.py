@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -104,15 +105,9 @@ class CountingRunner(SystemRunner):
         super().__init__(env=env)
         self.told: list[Sequence[str]] = []
 
-    async def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float,
-        on_line: Callable[[str], None] | None = None,
-    ) -> CompletedCommand:
+    async def __call__(self, argv: Sequence[str], **options: Any) -> CompletedCommand:
         self.told.append(tuple(argv))
-        return await super().__call__(argv, timeout=timeout, on_line=on_line)
+        return await super().__call__(argv, **options)
 
 
 async def test_a_run_on_podman_starts_no_podman_command(engines: EngineSet, tmp_path: Path) -> None:

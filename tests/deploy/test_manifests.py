@@ -65,6 +65,7 @@ def test_the_role_has_what_the_bridge_uses_and_no_more() -> None:
     } == {
         "pods": {"create", "get", "list", "patch", "delete"},
         "pods/attach": {"get", "create"},
+        "resourcequotas": {"list"},
         "leases": {"create", "get", "list", "patch", "delete"},
     }
     groups = {group for rule in role["rules"] for group in rule["apiGroups"]}
@@ -141,13 +142,3 @@ def test_the_gateway_compares_tokens_exactly_and_says_whose_they_are(tmp_path: P
         assert not re.search(found["alice"], f"{before}Zm9v.b4r-_~+/=")
     configuration = (DEPLOY / "base" / "nginx.conf").read_text()
     assert 'proxy_set_header Authorization "Bearer $client";' in configuration
-
-
-def test_the_autoscaler_asks_for_a_number_that_bridges_say() -> None:
-    scaler = one("HorizontalPodAutoscaler", "overlays/replicated/availability.yaml")
-    (metric,) = scaler["spec"]["metrics"]
-    assert metric["type"] == "Pods"
-    said = (ROOT / "bridge" / "server" / "admission.py").read_text()
-    prefix, _, name = metric["pods"]["metric"]["name"].partition("bridge_")
-    assert prefix == "mcp_code_"
-    assert f'"{name}": queue.waiting' in said

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.discovery.documents import MalformedError, decode, parse_env_file
-from bridge.discovery.self_reference import starts_bridge
+from bridge.discovery.precedence import starts_bridge
 from bridge.discovery.variables import EMPTYING, Variables, expand
 from tests.golden_texts import assert_outcomes
 

@@ -11,6 +11,7 @@ import pytest
 from mcp import Client, MCPError
 
 from tests.e2e.rig import BRIDGE, PATIENCE_SECONDS, User, containers, document_of, text_of
+from tests.session_rig import saved_sessions
 from tests.waiting import until, until_exists
 
 BEGIN = """
@@ -76,7 +77,7 @@ async def test_a_session_survives_its_bridge_as_it_was_after_its_last_whole_run(
     user: User, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
-    state = user.home / "state"
+    state = user.home / "state" / "mcp-code-bridge"
     hold_on = HOLD_ON.format(started=str(started))
 
     async def held(client: Client) -> None:
@@ -90,7 +91,7 @@ async def test_a_session_survives_its_bridge_as_it_was_after_its_last_whole_run(
                 tasks.start_soon(held, client)
                 await until_exists(started)
                 assert _processes(user.mark)
-                assert [path for path in state.rglob("blobs/??/*") if path.is_file()]
+                assert saved_sessions(state) == 1
                 bridge = _bridge()
                 if user.engine == "podman":
                     assert len(containers(user.engine, bridge)) == 1

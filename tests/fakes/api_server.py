@@ -15,8 +15,9 @@ import signal
 import socket
 import ssl
 import uuid
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from asyncio.subprocess import PIPE
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -28,13 +29,18 @@ import anyio
 import uvicorn
 from anyio.abc import TaskGroup
 
-V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
-READ_BYTES = 32 * 1024
+from tests.fakes.pods import (
+    Document,
+    Message,
+    Receive,
+    RunningPod,
+    Send,
+    pass_stdin,
+    pump,
+    sandbox_command,
+)
 
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Document = dict[str, Any]
+V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
 
 
 @dataclass(frozen=True)
@@ -56,16 +62,6 @@ class Refusal(Exception):
 
 
 @dataclass
-class RunningPod:
-    """A pod's process, and who listens to it."""
-
-    process: Process
-    listener: Callable[[bytes], Awaitable[None]] | None = None
-    ended: anyio.Event = field(default_factory=anyio.Event)
-    reason: str = ""
-
-
-@dataclass
 class Faults:
     """What goes wrong next. Lists are used up; the rest stays until it is changed."""
 
@@ -73,8 +69,8 @@ class Faults:
     attach: list[Refusal] = field(default_factory=list)
     patch_pods: list[Refusal] = field(default_factory=list)
     get_pod: list[Refusal] = field(default_factory=list)
+    list_quotas: Refusal | None = None
     waiting: Mapping[str, str] | None = None
-    unschedulable: str = ""
 
 
 class ApiServer:
@@ -84,9 +80,13 @@ class ApiServer:
         self.protocols = protocols
         self.tokens = {token} if token else set()
         self.attach_tokens: set[str] = set()
+        self.names: set[str] = set()  # The accepted certificates' common names, if any.
         self.faults = Faults()
         self.objects: dict[str, Document] = {}
         self.running: dict[str, RunningPod] = {}
+        self.nodes: dict[str, int] = {}  # How many pods each holds. Without any, none is scheduled.
+        self.refused = 0  # Pods that a quota had no room for.
+        self.most_pending = 0
         self.requests: list[tuple[str, str]] = []
         self.created: list[Document] = []
         self.sockets: set[int] = set()
@@ -231,6 +231,21 @@ class ApiServer:
         document["status"] |= {"phase": "Failed", "reason": reason, "message": "low on memory"}
         self.kill(name, reason=reason)
 
+    def drain(self, name: str) -> None:
+        """Evict a pod through the Eviction API, as `kubectl drain` and autoscalers do."""
+        document = self.objects[self._pod_path(name)]
+        document["metadata"]["deletionTimestamp"] = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        document["status"]["conditions"] = [
+            {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "EvictionByEvictionAPI",
+                "message": "Eviction API: evicting",
+            }
+        ]
+        self.put(self._pod_path(name), document)
+        self.kill(name)
+
     def remove(self, name: str) -> None:
         """Delete a pod as another client does."""
         self._remove(self._pod_path(name))
@@ -297,12 +312,10 @@ class ApiServer:
         document = self.objects.get(path)
         if document is None:
             return
-        if self.faults.unschedulable:
-            condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-            condition["message"] = self.faults.unschedulable
-            document["status"] = {"phase": "Pending", "conditions": [condition]}
-            self.put(path, document)
-            return
+        if self.nodes:
+            await self._schedule(path, document)
+            if path not in self.objects:
+                return
         if self.faults.waiting:
             state = {"waiting": dict(self.faults.waiting)}
             document["status"] = {"phase": "Pending", "containerStatuses": [{"state": state}]}
@@ -310,7 +323,7 @@ class ApiServer:
             return
         container = document["spec"]["containers"][0]
         process = await asyncio.create_subprocess_exec(
-            *_confined(document["spec"]),
+            *sandbox_command(document["spec"]),
             *container["command"],
             stdin=PIPE,
             stdout=PIPE,
@@ -324,8 +337,8 @@ class ApiServer:
         }
         self.put(path, document)
         async with anyio.create_task_group() as pumps:
-            pumps.start_soon(_pump, process.stdout, b"\1", pod)
-            pumps.start_soon(_pump, process.stderr, b"\2", pod)
+            pumps.start_soon(pump, process.stdout, b"\1", pod)
+            pumps.start_soon(pump, process.stderr, b"\2", pod)
             code = await process.wait()
         self.running.pop(name, None)
         pod.ended.set()
@@ -339,6 +352,31 @@ class ApiServer:
                 status["phase"] = "Succeeded" if code == 0 else "Failed"
             status["containerStatuses"] = [{"state": {"terminated": ended}, "restartCount": 0}]
             self.put(path, document)
+            if "deletionTimestamp" in document["metadata"]:
+                self._remove(path)
+
+    async def _schedule(self, path: str, document: Document) -> None:
+        """Wait until a node has room for a pod, and assign it."""
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        condition["message"] = (
+            f"0/{len(self.nodes)} nodes are available: {len(self.nodes)} Too many pods."
+        )
+        while path in self.objects:
+            held = Counter(
+                pod["spec"].get("nodeName")
+                for place, pod in self.objects.items()
+                if "/pods/" in place and pod["status"]["phase"] in ("Pending", "Running")
+            )
+            free = [name for name, pods in self.nodes.items() if held[name] < pods]
+            if free:
+                document["spec"]["nodeName"] = free[0]
+                document["status"] = {"phase": "Pending"}
+                self.put(path, document)
+                return
+            if "conditions" not in document["status"]:
+                document["status"] = {"phase": "Pending", "conditions": [condition]}
+                self.put(path, document)
+            await self.changed()
 
     # --- HTTP -------------------------------------------------------------------------------------
 
@@ -353,6 +391,8 @@ class ApiServer:
             if scope["type"] == "websocket":
                 known = self.attach_tokens or self.tokens
             if known and headers.get("authorization", "").removeprefix("Bearer ") not in known:
+                raise Refusal(401, "Unauthorized", "Unauthorized")
+            if self.names and self._certified_name(scope) not in self.names:
                 raise Refusal(401, "Unauthorized", "Unauthorized")
             if scope["type"] == "websocket":
                 await self._attach(scope, receive, send)
@@ -371,13 +411,25 @@ class ApiServer:
             else:
                 await self._reply(send, refusal.code, refusal.document())
 
+    def _certified_name(self, scope: Message) -> str:
+        """Return the common name in the certificate of a request's connection."""
+        assert self._server is not None
+        for connection in self._server.server_state.connections:
+            transport = getattr(connection, "transport", None)
+            if transport and transport.get_extra_info("peername") == tuple(scope["client"]):
+                certificate = transport.get_extra_info("peercert")
+                return str(dict(pair for (pair,) in certificate["subject"])["commonName"])
+        return ""
+
     async def _answer(
         self, method: str, path: str, query: Mapping[str, str], body: Document
     ) -> Document:
         collection, _, last = path.rpartition("/")
         if method == "POST":
             return self.create(path, body)
-        if method == "GET" and last in ("pods", "leases", "sandboxclaims"):
+        if last == "resourcequotas" and self.faults.list_quotas:
+            raise self.faults.list_quotas
+        if method == "GET" and last in ("pods", "leases", "resourcequotas"):
             items = json.loads(json.dumps(self._selected(path, query)))
             self.on_list(path)
             return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
@@ -410,6 +462,8 @@ class ApiServer:
         if self.faults.create and path.endswith("/pods"):
             raise self.faults.create.pop(0)
         name = body["metadata"]["name"]
+        if path.endswith("/pods"):
+            self._count_quota(name)
         if f"{path}/{name}" in self.objects:
             raise Refusal(409, "AlreadyExists", f"{name} already exists")
         body["metadata"] |= {
@@ -420,10 +474,31 @@ class ApiServer:
         body.setdefault("status", {"phase": "Pending"})
         self.created.append(json.loads(json.dumps(body)))
         made = self.put(f"{path}/{name}", body)
+        pods = [each for at, each in self.objects.items() if "/pods/" in at]
+        pending = sum(each["status"]["phase"] == "Pending" for each in pods)
+        self.most_pending = max(self.most_pending, pending)
         if path.endswith("/pods"):
             assert self._kubelet is not None
             self._kubelet.start_soon(self._run_pod, f"{path}/{name}")
         return json.loads(json.dumps(made))  # type: ignore[no-any-return]
+
+    def _count_quota(self, name: str) -> None:
+        """Refuse a pod that a quota of the namespace has no room for."""
+        phases = [pod["status"]["phase"] for at, pod in self.objects.items() if "/pods/" in at]
+        used = sum(phase in ("Pending", "Running") for phase in phases)
+        for quota in [each for at, each in self.objects.items() if "/resourcequotas/" in at]:
+            limited = int(quota["spec"]["hard"]["pods"])
+            if used >= limited:
+                said = f'pods "{name}" is forbidden: exceeded quota: {quota["metadata"]["name"]}, '
+                said += f"requested: pods=1, used: pods={used}, limited: pods={limited}"
+                self.refused += 1
+                raise Refusal(403, "Forbidden", said)
+
+    def put_quota(self, pods: int) -> None:
+        """Limit the namespace's pods."""
+        path = "/api/v1/namespaces/sandboxes/resourcequotas/sandboxes"
+        spec = {"scopes": ["Terminating"], "hard": {"pods": str(pods)}}
+        self.put(path, {"metadata": {"name": "sandboxes", "uid": "q"}, "spec": spec})
 
     def _selected(self, path: str, query: Mapping[str, str]) -> list[Document]:
         return [
@@ -459,7 +534,7 @@ class ApiServer:
         stdin = pod.process.stdin
         assert stdin is not None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_feed, receive, stdin, chosen == V5, tasks.cancel_scope)
+            tasks.start_soon(pass_stdin, receive, stdin, chosen == V5, tasks.cancel_scope)
             await pod.ended.wait()
             tasks.cancel_scope.cancel()
         pod.listener = None
@@ -475,46 +550,6 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-async def _feed(
-    receive: Receive, stdin: asyncio.StreamWriter, v5: bool, scope: anyio.CancelScope
-) -> None:
-    """Pass what comes over the websocket to a process, until it is closed."""
-    while (message := await receive())["type"] == "websocket.receive":
-        data = message["bytes"]
-        if v5 and data == b"\xff\0":
-            stdin.close()
-            continue
-        assert data[:1] == b"\0", "only stdin is written to"
-        with suppress(OSError):
-            stdin.write(data[1:])
-            await stdin.drain()
-    scope.cancel()
-
-
-async def _pump(stream: asyncio.StreamReader | None, channel: bytes, pod: RunningPod) -> None:
-    assert stream is not None
-    while data := await stream.read(READ_BYTES):
-        if pod.listener is not None:
-            with suppress(OSError, RuntimeError):
-                await pod.listener(channel + data)
-
-
-def _confined(spec: Document) -> list[str]:
-    """Return bubblewrap's words for a pod."""
-    security = spec["securityContext"]
-    words = [
-        *("bwrap", "--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-ipc"),
-        *("--cap-drop", "ALL", "--clearenv", "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin"),
-        *("--uid", str(security["runAsUser"]), "--gid", str(security["runAsGroup"])),
-        *("--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"),
-    ]
-    for name in ("bin", "lib", "lib64"):
-        words += ["--symlink", f"usr/{name}", f"/{name}"]
-    for mount in spec["containers"][0]["volumeMounts"]:
-        words += ["--tmpfs", mount["mountPath"]]
-    return [*words, "--remount-ro", "/", "--chdir", "/workspace", "--"]
 
 
 def _selects(query: Mapping[str, str], document: Document) -> bool:

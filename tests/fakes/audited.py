@@ -22,7 +22,7 @@ from typing import Any
 import anyio
 
 from bridge.errors import AuditError
-from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit.log import AuditLog, RunAudit
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.services import GateContext
 from bridge.model import Tool

@@ -175,6 +175,7 @@ class FakeBackend:
     """
 
     failure: SandboxError | None = None
+    capacity: int | None = None
     reap_error: SandboxError | None = None
     live: set[int] = field(default_factory=set)
     launched: int = 0

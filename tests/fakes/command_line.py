@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 
@@ -15,12 +16,6 @@ class Scripted(SystemRunner):
         self.result = result
         self.asked: list[list[str]] = []
 
-    async def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float,
-        on_line: Callable[[str], None] | None = None,
-    ) -> CompletedCommand:
+    async def __call__(self, argv: Sequence[str], **options: Any) -> CompletedCommand:
         self.asked.append(list(argv))
         return self.result

@@ -135,6 +135,21 @@ def give_images(cluster: Cluster) -> None:
         archive.unlink()
 
 
+VOLUME = """
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: state}
+spec:
+  capacity: {storage: 10Gi}
+  accessModes: [%s]
+  local: {path: %s}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms:
+        - matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]
+"""
+
+
 @contextmanager
 def applied(
     cluster: Cluster, overlay: str, directory: Path, *, settings: str = "", store: str = ""

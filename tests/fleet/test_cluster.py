@@ -16,6 +16,7 @@ from tests.fleet.rig import BRIDGE, NAMESPACE
         *((verb, "pods", True) for verb in ("create", "get", "list", "patch", "delete")),
         ("get", "pods/attach", True),
         ("create", "pods/attach", True),
+        ("list", "resourcequotas", True),
         *(
             (verb, "leases.coordination.k8s.io", True)
             for verb in ("create", "get", "list", "patch", "delete")

@@ -12,6 +12,7 @@ from tests.fleet.deploy_rig import (
     OTHER_TOKEN,
     PATIENCE,
     TOKEN,
+    VOLUME,
     Deployed,
     applied,
     client_of,
@@ -19,20 +20,6 @@ from tests.fleet.deploy_rig import (
     value,
 )
 from tests.fleet.rig import wait_until
-
-VOLUME = """
-apiVersion: v1
-kind: PersistentVolume
-metadata: {name: state}
-spec:
-  capacity: {storage: 10Gi}
-  accessModes: [ReadWriteOnce]
-  local: {path: %s}
-  nodeAffinity:
-    required:
-      nodeSelectorTerms:
-        - matchExpressions: [{key: kubernetes.io/hostname, operator: Exists}]
-"""
 
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 
@@ -42,7 +29,7 @@ def single(
     cluster: Cluster, deploy_images: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployed]:
     place = tmp_path_factory.mktemp("volume")
-    cluster.kubectl("apply", "-f", "-", stdin=VOLUME % place)
+    cluster.kubectl("apply", "-f", "-", stdin=VOLUME % ("ReadWriteOnce", place))
     with applied(cluster, "single", tmp_path_factory.mktemp("single")) as deployed:
         deployed.until_ready(1)
         yield deployed

@@ -17,6 +17,7 @@ from scripts.fleet.cluster import Cluster
 from tests.fleet.deploy_rig import (
     HOST,
     PATIENCE,
+    VOLUME,
     Deployed,
     applied,
     client_of,
@@ -51,12 +52,15 @@ def replicated(
     with postgresql_server.connected() as connection:
         connection.execute("CREATE DATABASE deployed")
     directory = tmp_path_factory.mktemp("replicated")
+    place = tmp_path_factory.mktemp("volume")
+    cluster.kubectl("apply", "-f", "-", stdin=VOLUME % ("ReadWriteMany", place))
     with forwarded(postgresql_server.port) as port:
         login = f"{ROLE}:{quote(PASSWORD, safe='')}"
         store = f"postgresql://{login}@{HOST}:{port}/deployed"
         with applied(cluster, "replicated", directory, settings=SETTINGS, store=store) as deployed:
             deployed.until_ready(2)
             yield deployed
+    cluster.kubectl("delete", "pv", "state")
     with postgresql_server.connected() as connection:
         connection.execute("DROP DATABASE deployed WITH (FORCE)")
 

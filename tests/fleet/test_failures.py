@@ -158,17 +158,18 @@ def quota(cluster: Cluster, **hard: str) -> Iterator[None]:
 
 async def test_a_quota_that_is_used_up_is_told_as_that(cluster: Cluster, kubeconfig: Path) -> None:
     with quota(cluster, pods="0"):
-        assert (await launch_fails(kubeconfig)).code == "quota"
+        assert (await launch_fails(kubeconfig, room_seconds=1.0)).code == "quota"
 
 
 @pytest.mark.parametrize(
     ("settings", "code"),
     [
         ({"image": "localhost/no-such-image:1"}, "image_missing"),
+        ({"image": "127.0.0.1:1/none:1", "pull_policy": "IfNotPresent"}, "image_pull_failed"),
         ({"requests": {"cpu": "1000"}, "room_seconds": 1.0}, "no_room"),
         ({"node_selector": {"disk": "golden"}, "room_seconds": 1.0}, "no_room"),
     ],
-    ids=["image", "size", "label"],
+    ids=["image", "pull", "size", "label"],
 )
 async def test_a_pod_that_no_node_can_start_is_told_as_that(
     kubeconfig: Path, settings: dict[str, Any], code: str

@@ -13,7 +13,8 @@ from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine, open_engine
 from scripts.fleet.cluster import Cluster, Node
 from tests.engine_rig import ListFinder, workshop
-from tests.fleet.rig import pod_names, pods, settings_in, wait_until
+from tests.fleet.rig import NAMESPACE, pod_names, pods, settings_in, wait_until
+from tests.fleet.test_failures import quota
 from tests.waiting import until, until_exists
 
 
@@ -44,12 +45,31 @@ def stopped(cluster: Cluster, node: Node) -> Iterator[None]:
         cluster.resume(f"kubelet-{node.name}")
 
 
-@pytest.mark.parametrize("failure", [killed, stopped])
+@contextmanager
+def deleted(cluster: Cluster, _: Node) -> Iterator[None]:
+    cluster.kubectl("--namespace", NAMESPACE, "delete", "pods", "--all", "--wait=false")
+    yield
+
+
+@contextmanager
+def drained(cluster: Cluster, node: Node) -> Iterator[None]:
+    cluster.kubectl("drain", node.name, "--force", "--delete-emptydir-data")
+    try:
+        yield
+    finally:
+        cluster.kubectl("uncordon", node.name)
+
+
+@pytest.mark.parametrize(
+    ("failure", "word"),
+    [(killed, ""), (stopped, "or its node"), (deleted, "(deleted)"), (drained, "(deleted)")],
+)
 async def test_a_run_whose_node_falls_silent_ends_as_lost_and_is_not_made_again(
     cluster: Cluster,
     engine: Engine,
     tmp_path: Path,
     failure: Callable[[Cluster, Node], AbstractContextManager[None]],
+    word: str,
 ) -> None:
     """The call that went out counts: another pod would make it twice."""
     called, ended = tmp_path / "called", list[RunResult]()
@@ -68,6 +88,23 @@ async def test_a_run_whose_node_falls_silent_ends_as_lost_and_is_not_made_again(
             await until(lambda: bool(ended))
     (result,) = ended
     assert (result.status, result.reason) == ("error", "engine"), result
-    assert "lost" in result.error
+    assert (result.code, word in result.error) == ("sandbox_lost", True), result.error
     assert result.receipt is not None
     assert result.receipt.calls == {"work-shop": 1}
+
+
+@pytest.mark.parametrize(("pods", "count"), [("3", 12), ("100", 100)])
+async def test_runs_wait_for_the_quota_and_the_nodes_and_all_succeed(
+    cluster: Cluster, engine: Engine, pods: str, count: int
+) -> None:
+    results = []
+
+    async def run(number: int) -> None:
+        results.append((await engine.run(RunRequest(code=str(number)))).result)
+
+    with quota(cluster, pods=pods):
+        async with anyio.create_task_group() as group:
+            for number in range(count):
+                group.start_soon(run, number)
+        assert engine.sandboxes.capacity == int(pods)
+    assert set(results) == set(range(count))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import ApprovalNeededError, AuditError, CallDeniedError, LibraryError
-from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit.log import AuditLog, RunAudit
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.journal import Journals, Replay, RunJournal
 from bridge.gate.pipeline import Gate, Grant

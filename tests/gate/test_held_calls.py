@@ -51,16 +51,6 @@ def held(count: int = 1, **arguments: Any) -> HeldCalls:
     return found
 
 
-def test_a_held_call_has_a_number_and_the_runs_own_mark() -> None:
-    holds = HeldCalls()
-    first, second = holds.hold(call(), ALLOW), holds.hold(call(), ASK)
-    assert first["held"] == {"plan": holds.plan, "number": 1, "call": "tickets.create"}
-    assert second["held"] == {"plan": holds.plan, "number": 2, "call": "tickets.create"}
-    assert len(holds.plan) == 16
-    assert HeldCalls().plan != holds.plan
-    assert holds.count == 2
-
-
 def test_a_held_call_keeps_what_it_takes_to_make_it() -> None:
     holds, flow = HeldCalls(), FlowState()
     tool = Tool(server="tickets", name="create", description="Create.")

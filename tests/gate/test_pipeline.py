@@ -32,9 +32,9 @@ from bridge.errors import (
 )
 from bridge.event_loop import LARGE, Clock, LargeText, estimated_size, with_plain_text
 from bridge.gate.approval import Approver
-from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit.log import AuditLog, RunAudit
 from bridge.gate.held_calls import HeldCalls
-from bridge.gate.journal import Outcome, Replay, RunJournal, outcome_after, outcome_of
+from bridge.gate.journal import Outcome, RunJournal, outcome_after, outcome_of
 from bridge.gate.pins import Pins
 from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant, Tally, result_size
 from bridge.gate.policy import CHANGED, CallFacts, Flow, Policy
@@ -51,19 +51,12 @@ from bridge.settings.policy import (
     parse_policy,
 )
 from bridge.store import Store
-from tests.audit_rig import FakeClock, kinds, records
+from tests.audit_rig import FakeClock, records
 from tests.raised import raises_code
 
 
 async def _answer(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": f"{server}.{tool}"}]}
-
-
-async def test_a_call_is_counted_with_the_bytes_it_kept_out_of_the_conversation() -> None:
-    gate = Gate(Grant(servers=None, calls=10), _answer)
-    result = await gate.call("s", "t", {})
-    assert gate.calls == 1
-    assert gate.result_bytes == result_size(result) > 0
 
 
 def test_data_without_content_is_counted_as_what_it_is() -> None:
@@ -329,7 +322,6 @@ DONE = {"content": [{"type": "text", "text": "done"}]}
 
 OPEN = 'defaults = { untrusted = "allow" }\n'
 RULE = '[[rules]]\nname = "x"\ntool = "buy"\naction = "%s"\n'
-READS = '[servers.shop.tools.buy]\neffect = "read"\n'
 FLOW = '[[flow]]\nname = "y"\naction = "%s"\nafter_servers = ["shop"]\nto_servers = ["shop"]\n'
 
 
@@ -338,10 +330,8 @@ class Shop:
 
     def __init__(self, place: Path, policy: str = OPEN, **parts: Any) -> None:
         self.got: list[Mapping[str, Json]] = []
-        self.before: list[list[str]] = []  # The kinds of records at the time of each call.
         self.asked: list[str] = []
         self.answer = "run"
-        self.error: BaseException | None = None
         self.place = place / "audit"
         spec = parse_policy(tomllib.loads(policy), "here")
         self.journal = RunJournal("r1")
@@ -365,9 +355,6 @@ class Shop:
 
     async def make(self, server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
         self.got.append(arguments)
-        self.before.append(kinds(self.place))
-        if self.error is not None:
-            raise self.error
         return DONE
 
     async def buy(self, tool: str = "buy", **arguments: Json) -> dict[str, Json]:
@@ -381,15 +368,6 @@ class Shop:
 
     def outcomes(self) -> list[str]:
         return [entry.outcome for entry in self.journal.entries()]
-
-
-async def test_a_call_is_recorded_before_it_goes_out_and_after_it_came_back(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
-    assert await shop.buy(n=1) == DONE
-    assert (shop.got, shop.before) == ([{"n": 1}], [["call"]])
-    assert kinds(shop.place) == ["call", "outcome"]
-    assert shop.outcomes() == ["ok"]
-    assert shop.context.flow_state.has_used("shop".__eq__)
 
 
 async def test_the_server_sees_what_the_log_and_the_program_do_not(tmp_path: Path) -> None:
@@ -507,16 +485,6 @@ async def test_a_call_that_cannot_be_recorded_is_not_made(tmp_path: Path) -> Non
     ]
 
 
-async def test_a_call_without_an_answer_is_unknown_everywhere(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
-    shop.error = UpstreamError("gone", server="shop", code="server_lost")
-    with raises_code("server_lost"):
-        await shop.buy()
-    assert shop.outcomes() == ["unknown"]
-    assert records(shop.place)[-1]["outcome"] == "unknown"
-    assert [found.count for found in shop.gate.tally.counts("unknown")] == [1]
-
-
 async def test_a_cancelled_request_is_recorded_as_unknown(tmp_path: Path) -> None:
     shop, started = Shop(tmp_path), anyio.Event()
 
@@ -533,37 +501,13 @@ async def test_a_cancelled_request_is_recorded_as_unknown(tmp_path: Path) -> Non
     assert records(shop.place)[-1]["outcome"] == "unknown"
 
 
-async def test_a_plan_holds_what_changes_something_and_makes_what_reads(tmp_path: Path) -> None:
-    held = HeldCalls()
-    shop = Shop(tmp_path, OPEN + RULE % "ask", held_calls=held)
-    placeholder = (await shop.buy())["held"]
-    assert (placeholder["number"], shop.got, shop.asked) == (1, [], [])
-    assert kinds(shop.place) == ["held"]
-    reading = Shop(tmp_path, 'defaults = { read = "allow" }\n' + READS, held_calls=held)
-    assert await reading.buy() == DONE
-    with raises_code("held_result", match="future result of a held call"):
-        await reading.buy(a=f"HELDRESULT{held.plan}")
-    denying = Shop(tmp_path, OPEN + RULE % "deny", held_calls=held)
-    await denying.assert_refused("call_denied")
-    # A request that is not a tool call reads, whatever the policy says of its server.
+async def test_in_a_plan_a_request_that_is_no_tool_call_reads_whatever_the_policy_says(
+    tmp_path: Path,
+) -> None:
+    denying = Shop(tmp_path, OPEN + RULE % "deny", held_calls=HeldCalls())
     contents: dict[str, Any] = {"contents": []}
 
     async def read(params: Mapping[str, Any]) -> dict[str, Any]:
         return contents
 
     assert await denying.gate.request("shop", READ_RESOURCE, {}, read, "contents") == contents
-
-
-async def test_a_replayed_call_counts_for_the_flow(tmp_path: Path) -> None:
-    earlier = RunJournal("r0")
-    one, two = (CallFacts(server="shop", tool="buy", arguments={"n": n}) for n in (1, 2))
-    earlier.settle(earlier.sent(one, "write"), "ok", DONE)
-    earlier.sent(two, "write")
-    shop = Shop(tmp_path, OPEN + RULE % "ask", replay=Replay(earlier))
-    assert await shop.buy(n=1) == DONE
-    assert kinds(shop.place) == ["replayed"]
-    assert shop.context.flow_state.has_used("shop".__eq__)
-    assert shop.outcomes() == ["ok"]
-    await shop.assert_refused("outcome_unknown", n=2)
-    assert (shop.gate.calls, shop.asked) == (0, [])
-    assert [found.why for found in shop.gate.tally.counts("unknown")] == ["not repeated"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import SettingsError
 from bridge.gate.conditions import WORK
-from bridge.gate.pins import tool_digest
+from bridge.gate.pins import tool_digests
 from bridge.gate.policy import (
     LONG_NAME,
     MAX_NAME_CHARS,
@@ -20,8 +20,8 @@ from bridge.gate.policy import (
     CallFacts,
     Decision,
     Flow,
+    FlowState,
     Policy,
-    flow_decision,
     outlook,
     strictest,
 )
@@ -130,7 +130,7 @@ def test_a_definition_that_changes_is_judged_again() -> None:
 
 def test_a_rule_made_for_one_definition_matches_no_other() -> None:
     tool = _tool(title="as it was")
-    rules = [_rule("allow", tool="t", digest=tool_digest(tool))]
+    rules = [_rule("allow", tool="t", digest=tool_digests(tool).schema)]
     policy = _policy(rules=rules)
     assert policy.decide(_call(tool)).rule == "rule 'allow it'"
     changed = dataclasses.replace(tool, annotations={"readOnlyHint": True})
@@ -373,6 +373,7 @@ def test_whatever_is_decided_when_all_is_known_was_foreseen(
 def test_flow_rules_are_forecast_with_their_causes() -> None:
     flow, found = Flow(_of_rules().spec.flows), []
     for labels in (frozenset({"private-data"}), frozenset({"private-data", "untrusted-input"})):
-        before = [(CallFacts(server="mail", tool="read"), labels)]
-        found.append(flow_decision(flow, _call(), frozenset({"exfiltration"}), before))
+        before = FlowState()
+        before.add_call("mail", "read", labels)
+        found.append(flow.decide(before, _call().server, frozenset({"exfiltration"})))
     assert [each and (each.action, each.led) for each in found] == [None, ("ask", ("mail.read",))]

@@ -28,7 +28,6 @@ from bridge.gate.privacy_data import (
     find,
     find_in_portions,
     iban_is_valid,
-    luhn_is_valid,
     luhn_sum,
     make_token,
     plain_token,
@@ -108,12 +107,7 @@ def test_a_token_looks_like_what_it_stands_for(number: int, kind: str) -> None:
     if kind == "iban":
         assert iban_is_valid(text)
     if kind == "card":
-        assert luhn_is_valid(text)
-
-
-@given(text=st.text("0123456789", min_size=1, max_size=30))
-def test_one_digit_makes_a_number_right(text: str) -> None:
-    assert sum(luhn_is_valid(f"{text}{digit}") for digit in range(10)) == 1
+        assert luhn_sum(text) % 10 == 0
 
 
 def test_the_same_thing_has_one_token_however_it_is_written() -> None:
@@ -146,7 +140,7 @@ def test_a_result_is_looked_through_everywhere_but_in_base64() -> None:
     assert json.loads(told["content"][0]["text"]) == {"mail": mail}
     assert told["content"][1]["data"] == blob
     card = told["structuredContent"][mail]["card"]
-    assert luhn_is_valid(str(card))
+    assert luhn_sum(str(card)) % 10 == 0
     assert told["structuredContent"][mail] == {"card": card, "id": 17, "ok": True}
     assert found.reveal("mail", {"n": card}) == {"n": 4111111111111111}
     assert found.hide("other", {"a": EMAIL}) == {"a": EMAIL}
@@ -251,14 +245,6 @@ def test_a_deep_result_is_not_passed_on() -> None:
     for _ in range(900):
         value = [value]
     assert EMAIL not in repr(vault().hide("crm", value))
-
-
-def test_a_number_stands_for_a_card_however_that_was_written() -> None:
-    found = vault()
-    hide(found, "4111-1111-1111-1111")
-    told = found.hide("crm", {"card": 4111111111111111})
-    assert told != {"card": 4111111111111111}
-    assert found.reveal("mail", told) == {"card": 4111111111111111}
 
 
 def test_patterns_are_found_in_portions_as_in_one_piece() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.gate import journal as canonical_module
-from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit.log import AuditLog, RunAudit
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import arguments_digest, canonical
 from bridge.gate.policy import CallFacts, Decision

@@ -9,27 +9,16 @@ from bridge.errors import BridgeError
 from bridge.model import RunRequest
 from bridge.runs import Engine
 from tests.hostile.test_servers import PATIENCE_SECONDS
+from tests.security.test_protocol import CHANNEL as PUT
 from tests.watchdog import Watchdog
 
 pytestmark = pytest.mark.guarantee("loop-never-stalls", "names-counted")
 
 M = 1_000_000
 
-CHANNEL = r"""
-import json, os
-def channel():
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if os.readlink("/proc/self/fd/" + name).startswith("socket:"):
-                return int(name)
-        except OSError:
-            pass
-rpc = channel()
-M = 1_000_000
-def put(data):
-    view = memoryview(data)
-    while view:
-        view = view[os.write(rpc, view):]
+CHANNEL = (
+    f"{PUT}M = {M}"
+    r"""
 def raw(method, params):
     put(b'{"type":"call","id":9,"method":"%s","params":%s}\n' % (method, params))
     data = b""
@@ -42,6 +31,7 @@ def call(method, **params):
 def call_t(**params):
     call("call_tool", server="pb", tool="t", **params)
 """
+)
 
 TOO_LONG = "has 12,000,000 characters; the limit is"
 

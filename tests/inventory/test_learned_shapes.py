@@ -25,7 +25,6 @@ from bridge.inventory.learned_shapes import (
     LearnedShapes,
     ShapeRecord,
     add_shapes,
-    load_shapes,
     version_digest,
 )
 from bridge.model import ServerSpec, Source, Tool
@@ -182,7 +181,7 @@ def test_the_records_of_a_server_are_bounded(tmp_path: Path) -> None:
         for n in range(MAX_TOOLS + 5)
     }
     assert add_shapes(files, [(SPEC, many)])
-    assert len(load_shapes(files, [SPEC])[SPEC.name]) == MAX_TOOLS
+    assert len(LearnedShapes(files).load([SPEC])[SPEC.name]) == MAX_TOOLS
 
 
 def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:

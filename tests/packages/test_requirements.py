@@ -13,7 +13,6 @@ from bridge.packages.requirements import (
     check_python,
     check_resolved,
     check_wanted,
-    constraints,
     parse_requirements,
     script_metadata,
 )
@@ -121,12 +120,6 @@ def test_one_word_allows_the_usual_packages_for_data_work() -> None:
     assert len(allow) > 40
     with pytest.raises(PackageRefusedError, match="torch is not allowed here"):
         check_wanted(parse_requirements(["torch"]), allow)
-
-
-def test_a_resolver_is_told_what_versions_are_left() -> None:
-    assert constraints(["polars"], ALLOW) == ("pandas==2.*",)
-    several = allow_from("/wheels", "a==1.*", "a==2.*", "b*<3").allow
-    assert constraints(["a", "bee"], several) == ("bee<3",)
 
 
 FREE = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))

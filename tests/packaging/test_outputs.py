@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from bridge.discovery.self_reference import starts_bridge
+from bridge.discovery.precedence import starts_bridge
 from scripts import package
 from tests.clients.exchange import SERVERS, bridge_environ
 

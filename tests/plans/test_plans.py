@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, AuditError
-from bridge.gate.audit import AuditLog
+from bridge.gate.audit.log import AuditLog
 from bridge.model import ApplyRequest, Json, RunRequest
-from bridge.plans.executor import PlanExecutor, Times
 from bridge.render.structured import to_structured
 from bridge.render.text import compact
 from bridge.runs import Engine
@@ -382,7 +382,7 @@ await mcp_log.create(title="never")
 
 
 async def test_a_silent_call_ends_unknown(engine: Engine, settings: Settings, log: Path) -> None:
-    engine.plan_executor = PlanExecutor(engine.servers, engine.gate, engine.plans, Times(finish=0))
+    engine.plan_executor = replace(engine.plan_executor, finish_seconds=0)
     _, plan = await planned(engine, "await mcp_log.slow()\nawait mcp_log.create(title='never')")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(applied, engine, plan)
@@ -396,7 +396,7 @@ async def test_a_silent_call_ends_unknown(engine: Engine, settings: Settings, lo
 
 async def test_a_plan_has_no_time_without_end(engine: Engine, log: Path) -> None:
     _, plan = await planned(engine, THREE)
-    engine.plan_executor = PlanExecutor(engine.servers, engine.gate, engine.plans, Times(apply=0))
+    engine.plan_executor = replace(engine.plan_executor, seconds=0)
     done = await applied(engine, plan)
     assert (done.status, done.reason, statuses(done)) == ("timeout", "timeout", ["not done"] * 3)
     assert recorded(log) == []

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import anyio
 import pytest
+from sqlalchemy import event
 
 from bridge.errors import UnknownError
 from bridge.gate import held_calls as calls
@@ -19,9 +21,10 @@ from bridge.store import ServerUrl
 from bridge.store.postgresql import ServerStore
 from tests.audit_rig import FakeClock
 from tests.engine_rig import settings_in
+from tests.faulty_proxy import faulty_proxy
 from tests.gate.test_held_calls import ALLOW, call, held
 from tests.plans.plan_rig import THREE, applied, opened, planned
-from tests.postgresql import Server, server, store_at
+from tests.postgresql import PASSWORD, ROLE, Server, server, store_at, url_for
 from tests.raised import raises_code
 from tests.recorder_rig import recorded, recorder
 
@@ -128,7 +131,9 @@ async def test_a_plan_with_tokens_stays_at_its_bridge(two: tuple[Plans, Plans]) 
 
 
 async def test_withdrawn_expired_and_dropped_plans_are_gone(
-    bridges: tuple[Plans, Plans], monkeypatch: pytest.MonkeyPatch
+    bridges: tuple[Plans, Plans],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     first, second = bridges
     plan = await keep(first)
@@ -137,6 +142,7 @@ async def test_withdrawn_expired_and_dropped_plans_are_gone(
     monkeypatch.setattr(plan_store, "MAX_PLANS", 2)
     many = [await keep(first) for _ in range(3)]
     if first is not second:
+        assert caplog.messages == ["removed 1 plan: expired, or beyond the limits"]
         monkeypatch.setattr(plan_store, "PLAN_SECONDS", -1.0)
     for each in (plan, many[0], *([many[2]] if first is not second else [])):
         with raises_code("unknown_plan"):
@@ -208,7 +214,7 @@ async def test_a_failed_or_spoiled_or_empty_run_has_no_plan_to_apply(tmp_path: P
     assert (plan.plan_id, plan.stopped, len(plan.calls)) == ("", "the disk is full", 2)
     empty = await plans.keep(HeldCalls(), "me", run_id="r")
     assert (empty.plan_id, empty.calls) == ("", ())
-    assert repr(plans) == "<Plans kept=0 remembered=0>"
+    assert (plans._kept, plans._gone) == ({}, {})
 
 
 async def test_the_oldest_of_an_owner_make_room(tmp_path: Path) -> None:
@@ -232,4 +238,51 @@ async def test_all_owners_together_are_bounded_too(tmp_path: Path) -> None:
     plans = Plans(store_at(tmp_path))
     for number in range(plan_store.MAX_ALL_PLANS + 1_000 + 10):
         await keep(plans, owner=f"o{number}")
-    assert repr(plans) == (f"<Plans kept={plan_store.MAX_ALL_PLANS} remembered={1_000}>")
+    assert (len(plans._kept), len(plans._gone)) == (plan_store.MAX_ALL_PLANS, 1_000)
+
+
+async def test_a_plan_that_another_bridge_s_policy_refuses_is_not_used_up(
+    tmp_path: Path, postgresql: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = url_for(tmp_path)
+    assert url is not None
+    monkeypatch.setenv("MCP_BRIDGE_STORE", url.text)
+    log, denies = (
+        tmp_path / "log",
+        '[[policy.rules]]\nname = "none"\ntool = "create"\naction = "deny"\n',
+    )
+    homes = [tmp_path / name for name in "ab"]
+    for home in homes:
+        home.mkdir()
+    first, second = (
+        opened(settings_in(home), [recorder("log", log)], policy=policy, tmp_path=home)
+        for home, policy in zip(homes, ("", denies), strict=True)
+    )
+    async with first as one, second as other:
+        _, plan = await planned(one, THREE)
+        for _ in range(2):
+            assert (await applied(other, plan)).reason == "policy"
+        assert recorded(log) == []
+        assert (await applied(one, plan)).status == "success"
+    assert len(recorded(log)) == 3
+
+
+async def test_a_plan_whose_commit_is_cut_off_is_taken_once_or_not_at_all(
+    tmp_path: Path, postgresql: Server
+) -> None:
+    direct = url_for(tmp_path)
+    assert direct is not None
+    query = direct.text.rpartition("&")[2]
+    with faulty_proxy(postgresql.port) as proxy:
+        login = f"{ROLE}:{quote(PASSWORD, safe='')}@127.0.0.1:{proxy.port}"
+        distant = ServerStore(tmp_path, ServerUrl(f"postgresql://{login}/postgres?{query}"))
+        far, near = Plans(distant), Plans(store_at(tmp_path))
+        plan = await near.keep(held(), "me", run_id="r1")
+        distant.check()
+        event.listen(distant._engine(), "commit", lambda _: setattr(proxy, "fault", "refuse"))
+        with raises_code("store_unavailable", match="it may have been made"):
+            await far.take(plan.plan_id, "me", run_id="r2")
+        proxy.fault = ""
+        distant.close()
+    taken = await near.take(plan.plan_id, "me", run_id="r3")
+    assert taken.plan == plan

@@ -9,7 +9,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from bridge.callers.client import MAX_LOGS, MAX_QUESTIONS, RunCaller, is_wanted
+from bridge.callers.client import MAX_LOGS, RunCaller, is_wanted
 from bridge.errors import CannotAskError
 from bridge.event_loop import Clock
 from bridge.model import Json, RunRequest
@@ -182,22 +182,6 @@ async def test_a_client_that_is_not_identified_approves_of_nothing() -> None:
     assert client.asked == []
     answer = await run.ask("shop", "elicitation/create", {"message": "One?"})
     assert answer["action"] == "accept"
-
-
-async def test_a_run_asks_only_so_often() -> None:
-    run = RunCaller(FakeClient(answer=accept), Clock())
-    for _ in range(MAX_QUESTIONS):
-        await run.ask("s", "elicitation/create", {"message": "?"})
-    with pytest.raises(CannotAskError, match="which is enough"):
-        await run.ask("s", "elicitation/create", {"message": "?"})
-
-
-async def test_a_model_is_not_given_what_other_servers_have_said() -> None:
-    client = FakeClient(answer=four)
-    run = RunCaller(client, Clock())
-    await run.ask("s", "sampling/createMessage", {"maxTokens": 1, "includeContext": "allServers"})
-    origin = "(The MCP server s asks this through mcp-code-bridge.)"
-    assert client.asked == [{"maxTokens": 1, "systemPrompt": origin}]
 
 
 async def test_reports_are_few_and_messages_bounded() -> None:

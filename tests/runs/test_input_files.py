@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.errors import InvalidRequestError
 from bridge.guest.protocol.wire import MAX_FRAME_BYTES
 from bridge.model import MEBIBYTE, InputFile, Limits, RunRequest

@@ -58,7 +58,7 @@ class Distant(Scripted):
         return None
 
     async def why_lost(self, silence: str) -> SandboxError:
-        return SandboxLostError(silence, code="node_lost")
+        return SandboxLostError(silence)
 
     async def kill(self) -> None:
         self.gone.set()
@@ -68,7 +68,7 @@ def test_a_distant_sandbox_that_misses_three_questions_is_lost() -> None:
     distant, limits = Distant(4), Limits(timeout=600)
     facts, seconds = carried_out(distant, limits)
     verdict = classify(facts.ending, limits)
-    assert (verdict.reason, verdict.code) == ("engine", "node_lost")
+    assert (verdict.reason, verdict.code) == ("engine", "sandbox_lost")
     assert "3 questions" in facts.ending.lost
     assert round(seconds - (distant.asked[3] - distant.asked[0]) - 5.0) == (MISSED_PINGS + 1) * 5.0
 

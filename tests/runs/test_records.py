@@ -121,19 +121,6 @@ async def test_a_record_belongs_to_its_owner(settings: Settings) -> None:
         kept.find("http#1", "bbbb")
 
 
-async def test_a_short_id_finds_its_run_and_one_of_several_names_them(settings: Settings) -> None:
-    kept = RunRecords(settings)
-    for run_id in ("abcd1", "abcd12", "beef"):
-        await keep(kept, run_id)
-    assert kept.find(None, "b")["run"] == "beef"
-    assert kept.find(None, "abcd1")["run"] == "abcd1"
-    with raises_code("unknown_run", match="2 runs begin with 'abcd': abcd1, abcd12"):
-        kept.find(None, "abcd")
-    for wanted in ("", "c"):
-        with raises_code("unknown_run"):
-            kept.find(None, wanted)
-
-
 def test_a_run_is_running_and_lost_once_its_bridge_is_killed(settings: Settings) -> None:
     kept = RunRecords(settings)
     environ = {**settings.environ, "MCP_BRIDGE_STATE_DIR": str(settings.state_dir)}

@@ -68,16 +68,6 @@ async def _suspended(runs: SuspendedRuns) -> tuple[SuspendedRun, Waiting]:
     return run, waiting
 
 
-async def test_a_run_that_asks_nothing_is_followed_to_its_end(runs: SuspendedRuns) -> None:
-    async def work(run: SuspendedRun) -> RunResult:
-        return _result("done")
-
-    run = runs.start(OWNER, REQUEST, None, work)
-    assert await runs.follow(run) == _result("done")
-    await run.over.wait()
-    assert runs.live == 0
-
-
 async def test_a_result_that_waits_does_not_keep_what_its_run_was_given(
     runs: SuspendedRuns,
 ) -> None:
@@ -100,20 +90,6 @@ async def test_a_result_that_waits_does_not_keep_what_its_run_was_given(
     assert kept() is None
     runs.resume(waiting.secret, OWNER, REQUEST)
     await runs.follow(run)
-
-
-async def test_a_run_continues_with_the_answer_that_its_client_comes_back_with(
-    runs: SuspendedRuns,
-) -> None:
-    run, waiting = await _suspended(runs)
-    [key] = waiting.questions
-    assert waiting.questions[key].params == {"message": "?"}
-    assert runs.waiting == 1
-    again = runs.resume(waiting.secret, OWNER, REQUEST)
-    assert again is run
-    again.accept_answers({key: {"action": "accept"}})
-    assert await runs.follow(again) == _result("{'action': 'accept'}")
-    assert runs.waiting == 0
 
 
 async def test_questions_of_one_moment_are_asked_together(runs: SuspendedRuns) -> None:
@@ -208,21 +184,6 @@ async def test_a_run_that_ended_meanwhile_keeps_its_result(runs: SuspendedRuns) 
     give_up.set()
     again = runs.resume(waiting.secret, OWNER, REQUEST)
     assert await runs.follow(again) == _result("did without")
-
-
-async def test_a_client_that_cancels_its_request_cancels_its_run(runs: SuspendedRuns) -> None:
-    started = anyio.Event()
-
-    async def work(run: SuspendedRun) -> RunResult:
-        started.set()
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(runs.follow, runs.start(OWNER, REQUEST, None, work))
-        await started.wait()
-        tasks.cancel_scope.cancel()
-    assert runs.live == 0
 
 
 @pytest.mark.parametrize("leaving", [0, 1])

@@ -10,7 +10,7 @@ import pytest
 
 from bridge.errors import BridgeError
 from bridge.sandbox import pool
-from bridge.sandbox.pool import RunQueue, default_runs, usable_memory
+from bridge.sandbox.pool import RunQueue, RunSlot, default_runs, usable_memory
 from tests.waiting import until
 
 GIB = 1024**3
@@ -20,8 +20,9 @@ pytestmark = pytest.mark.guarantee("runs-at-once")
 
 
 class Crowd:
-    def __init__(self, queue: RunQueue) -> None:
-        self.queue = queue
+    def __init__(self, queue: RunQueue, starts: bool) -> None:
+        self.queue, self.starts = queue, starts
+        self.slots: dict[str, RunSlot] = {}
         self.began: list[str] = []
         self.told: dict[str, list[int | None]] = {}
         self.scopes: dict[str, anyio.CancelScope] = {}
@@ -33,7 +34,8 @@ class Crowd:
         told = self.told.setdefault(name, [])
         with anyio.CancelScope() as self.scopes[name]:
             try:
-                async with self.queue.slot(name[0], told.append):
+                asked = self.queue.slot(name[0], told.append, starts=self.starts)
+                async with asked as self.slots[name]:
                     self.began.append(name)
                     await self._ends[name].wait()
             except BridgeError as error:
@@ -44,13 +46,14 @@ class Crowd:
 
 
 @asynccontextmanager
-async def _crowd(queue: RunQueue, *names: str) -> AsyncIterator[Crowd]:
-    crowd = Crowd(queue)
+async def _crowd(queue: RunQueue, *names: str, starts: bool = False) -> AsyncIterator[Crowd]:
+    crowd = Crowd(queue, starts)
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             for name in names:
                 tasks.start_soon(crowd.run, name)
-            await until(lambda: queue.taken + queue.waiting + len(crowd.errors) == len(names))
+            await until(lambda: len(crowd.told) == len(names))
+            await until(lambda: bool(crowd.began))
             yield crowd
             tasks.cancel_scope.cancel()
     assert (queue.taken, queue.waiting) == (0, 0)
@@ -70,6 +73,27 @@ async def test_there_are_never_more_at_once_than_places() -> None:
         crowd.end("a1")
         await until(lambda: len(crowd.began) == 4)
         assert (crowd.queue.taken, crowd.queue.waiting) == (3, 96)
+
+
+async def test_sandboxes_that_start_are_few_and_fairly_chosen_and_wait_for_each_other_alone() -> (
+    None
+):
+    queue = RunQueue(20, capacity=lambda: 12)
+    async with _crowd(queue, *(f"a{number}" for number in range(20)), "b1", starts=True) as crowd:
+        assert (crowd.began, queue.waiting) == ([f"a{number}" for number in range(8)], 21)
+        async with queue.slot("session", lambda ahead: None):
+            assert queue.taken == 9  # It starts nothing.
+        crowd.slots["a3"].end_start()
+        assert queue.waiting == 20
+        crowd.slots["a3"].end_start()
+        await until(lambda: len(crowd.began) == 9)
+        # A run whose sandbox failed leaves its place, too. The other caller's turn is next.
+        crowd.end("a0")
+        await until(lambda: crowd.began[8:] == ["a8", "b1"])
+        for name in list(crowd.began):
+            crowd.slots[name].end_start()
+        await until(lambda: queue.taken == 12)
+        assert queue.waiting == 21 - 13 + 3
 
 
 async def test_a_run_that_waits_is_told_how_many_are_ahead() -> None:

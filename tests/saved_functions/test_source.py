@@ -146,12 +146,6 @@ def test_a_program_names_skills_by_importing_them(code: str, names: set[str]) ->
     assert set(named_skills(ast.parse(code)) or ()) == names
 
 
-def test_a_file_of_too_many_nodes_is_a_skill_with_a_problem() -> None:
-    skill = read_skill("f", "def f(a):\n    return [" + "a," * 15_000 + "]")
-    assert skill.code is None
-    assert "more than 15,000 syntax nodes" in skill.problem
-
-
 def test_a_source_as_long_as_people_write_them_may_be_a_skill() -> None:
     lines = "".join(f"    found[{number}] = len(texts) + {number}\n" for number in range(900))
     assert read_code(f"def f(found, texts):\n{lines}").name == "f"

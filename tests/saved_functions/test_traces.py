@@ -99,25 +99,6 @@ def test_a_memory_that_is_replaced_or_deleted_stays_for_a_while(tmp_path: Path) 
     assert len(old()) == 7
 
 
-@pytest.mark.parametrize("versions", [(), ("1.py",)])
-def test_a_skill_written_by_hand_is_copied_before_it_is_replaced_or_removed(
-    tmp_path: Path, versions: tuple[str, ...]
-) -> None:
-    files = SkillFiles(tmp_path / "skills", store_at(tmp_path))
-    for act in ("remove", "replace"):
-        (files.folder / "f").mkdir(parents=True, exist_ok=True)
-        for name in versions:
-            (files.folder / "f" / name).write_text("def f(): return 'another'\n")
-        (files.folder / "f.py").write_text(WRITTEN)
-        if act == "remove":
-            assert files.remove("f", versions=False)
-            assert not (files.folder / "f.py").exists()
-        else:
-            files.save("f", "def f():\n    return 2\n", "", {}, "now")
-        kept = [path.read_text() for path in (files.folder / "f").iterdir()]
-        assert WRITTEN in kept
-
-
 def test_nothing_is_replaced_or_removed_but_what_was_decided_on(tmp_path: Path) -> None:
     files = SkillFiles(tmp_path / "skills", store_at(tmp_path))
     files.save("f", WRITTEN, "", {}, "now", only_if="")

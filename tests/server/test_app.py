@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import anyio
 import httpx2
 import pytest
 from mcp import Client, MCPError
@@ -25,7 +24,6 @@ from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 from tests.record import record_of
 from tests.server.web_rig import web
-from tests.waiting import until, until_exists
 from tests.wire import NEWEST, OLDER, Wire
 
 
@@ -81,19 +79,6 @@ async def test_a_broken_sandbox_is_told_with_its_code_and_remedy(
     document = record_of(result)
     assert (document["status"], document["reason"]) == ("error", "engine")
     assert document["error"] == "The image is broken. Build it again. [launch_failed]"
-
-
-async def test_a_client_that_cancels_ends_the_run_and_its_upstream_calls(
-    client: Client, backend: FakeBackend, tmp_path: Path
-) -> None:
-    started, cancelled = tmp_path / "started", tmp_path / "cancelled"
-    code = f"await mcp_work_shop.slow(started={str(started)!r}, cancelled={str(cancelled)!r})"
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(client.call_tool, "run_python", {"code": code})
-        await until_exists(started)
-        tasks.cancel_scope.cancel()
-    await until_exists(cancelled)
-    await until(lambda: not backend.live)
 
 
 async def test_resources_describe_the_bridge_and_its_servers(client: Client) -> None:

@@ -128,6 +128,7 @@ async def test_an_answer_holds_for_a_call_a_run_or_a_session(
             code = f"try:\n    {pay}\nexcept MCPError as error:\n    print(error)\n{pay}"
             refused = _error(await call(me, code))
             assert "The client was asked whether desk.transfer may be called" in refused
+            assert ("gave no answer" if answer == "cancel" else "declined") in refused
             assert "is not asked again" in refused
             assert "confirmed=true" in person.asked[0]
             assert person.count() == 1

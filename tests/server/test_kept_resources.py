@@ -16,7 +16,7 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
-from bridge.artifacts import RunArtifacts
+from bridge.artifacts.store import RunArtifacts
 from bridge.event_loop import background_task
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, RunResult

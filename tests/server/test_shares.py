@@ -75,7 +75,7 @@ async def test_one_caller_takes_nothing_of_anothers_share(
         async def open_sessions(credential: str) -> list[str]:
             digest = hashlib.sha256(f"Bearer {credential}".encode()).hexdigest()[:32]
             listed = await engine.sessions.listed(f"#{digest}")
-            return [each.session_id for each in listed if each.state == "open"]
+            return [each.record.session_id for each in listed if each.state == "open"]
 
         # Eve has both places, in use all the time; Ada gets one when one of the runs has ended.
         first, second = await _open_session(eve), await _open_session(eve)
@@ -91,7 +91,7 @@ async def test_one_caller_takes_nothing_of_anothers_share(
                 tasks.start_soon(partial(_run, eve, code=work, session=session))
                 await until_exists(said)
             tasks.start_soon(open_one)
-            await until(lambda: engine.sessions.known == 3)
+            await until(lambda: len(engine.sessions._sessions) == 3)
             assert len(await open_sessions("eve")) == 2
             (tmp_path / f"go-{first}").touch()
             await until(lambda: bool(mine))

@@ -233,12 +233,6 @@ async def lines(fd: int, count: int) -> list[str]:
     return [json.loads(line)["method"] for line in data.splitlines()]
 
 
-async def test_a_small_message_is_in_the_pipe_when_send_returns() -> None:
-    with pipe() as (reading, writing):
-        await StdoutMessages(writing, anyio.CancelScope()).send(message("one"))
-        assert json.loads(os.read(reading, 65536))["method"] == "one"
-
-
 async def test_large_messages_of_two_senders_come_whole_and_one_after_the_other() -> None:
     with pipe() as (reading, writing), anyio.fail_after(PATIENCE):
         writer = StdoutMessages(writing, anyio.CancelScope())

@@ -180,6 +180,31 @@ async def test_a_replica_whose_engine_ended_is_not_ready_until_it_is_back(
         await until(lambda: made.missing == [])
 
 
+async def test_a_look_that_hangs_is_a_problem_and_delays_no_other(
+    engine: Engine, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    async def count(log: AuditLog) -> None:
+        nonlocal looks
+        looks += 1
+
+    monkeypatch.setattr(backend, "problem", anyio.sleep_forever)
+    monkeypatch.setattr(admission, "end_orphans", count)
+    monkeypatch.setattr(admission, "LOOK_SECONDS", 0.0)
+    made = admission.Replica(engine)
+    async with background_task(made.tend):
+        await until(lambda: looks > 9)
+        assert made.missing == ["sandboxes"]
+    monkeypatch.setattr(backend, "problem", FakeBackend().problem)
+    async with background_task(made.tend):
+        await until(lambda: made.missing == [])
+    monkeypatch.setattr(backend, "problem", anyio.sleep_forever)
+    monkeypatch.setattr(admission, "LOOK_DEADLINE", 0.05)
+    async with background_task(made.tend):
+        await until(lambda: made.missing == ["sandboxes"])
+
+
 async def test_what_a_replica_lacks_is_logged_once_however_often_it_looks(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from bridge.settings import Settings
 from bridge.store.schema import databases
 from tests.fakes.backend import FakeBackend
-from tests.session_rig import OWNER, reopened, run, told
+from tests.session_rig import OWNER, reopened, run, saved_sessions, told
 from tests.waiting import until
 
 AT_ONCE = 3
@@ -53,10 +53,10 @@ async def test_many_sessions_idle_out_and_come_back(
                 tasks.start_soon(restore_some, first)
         await until(lambda: engine.sessions.open == 0 and not backend.live)
         assert await engine.sessions.listed(OWNER) == ()
-        assert engine.sessions.known == 0
+        assert not engine.sessions._sessions
     assert backend.launched == 2 * sessions
     assert backend.live == set()
-    assert not [path for path in (settings.state_dir / "blobs").rglob("*") if path.is_file()]
+    assert saved_sessions(settings.state_dir) == 0
     # One connection to the database stays for the next who needs it.
     databases.forget()
     assert _descriptors() <= before

@@ -41,7 +41,9 @@ def test_names_are_bounded_in_number_and_length_and_stay_in_their_line() -> None
         assert variable.name.startswith("a\\n\\x1b[2J")
         assert len(variable.name) <= MAX_NAME_CHARS + 3
         variable.kind.encode()
-    assert holdings(*found.document().values()) == found
+    record = Record("ada", "work")
+    record.holdings = found
+    assert Record("ada", "work", record.to_save(b"", ())).holdings == found
     assert holdings("no", "many") == Holdings()
 
 

@@ -12,8 +12,10 @@ import pytest
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import InputFile
 from bridge.runs import Engine
-from bridge.sessions import session as live
+from bridge.sessions import turns
 from bridge.settings import Settings
+from bridge.store import Store
+from bridge.store.schema import sessions
 from tests.fakes.backend import FakeBackend
 from tests.raised import raises_code
 from tests.session_rig import OWNER, reopened, run, told, value, waits_for
@@ -30,8 +32,8 @@ async def test_an_idle_session_is_put_away_and_comes_back(
         await until(lambda: engine.sessions.open == 0)
         await until(lambda: not backend.live)
         [listed] = await engine.sessions.listed(OWNER)
-        assert (listed.state, listed.runs, listed.name) == ("put away", 1, "work")
-        assert {held.name for held in listed.holdings.holds} == {"kept", "double"}
+        assert (listed.state, listed.record.runs, listed.record.name) == ("put away", 1, "work")
+        assert {held.name for held in listed.record.holdings.holds} == {"kept", "double"}
         again = await run(engine, "double(kept)", session=told(first).session_id)
         assert again.result == [1, 2, 1, 2]
         report = told(again)
@@ -98,7 +100,7 @@ async def test_a_run_for_which_the_sandbox_is_gone_gets_another(
 async def test_files_that_do_not_fit_beside_what_is_restored_are_for_the_next_run(
     settings: Settings, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "MAX_STATE_BYTES", 100)
+    monkeypatch.setattr(turns, "MAX_STATE_BYTES", 100)
     files = (InputFile(name="a.txt", data=b"x" * 90),)
     async with reopened(settings, backend) as engine:
         await value(engine, "kept = list(range(50))", files=files)
@@ -112,8 +114,7 @@ async def test_a_checkpoint_that_is_damaged_is_told_about_and_the_session_begins
 ) -> None:
     async with reopened(settings, backend) as engine:
         await run(engine, "kept = 1")
-    [file] = (path for path in (settings.state_dir / "blobs").rglob("*") if path.is_file())
-    file.write_bytes(file.read_bytes()[:-9] + b"\0" * 9)
+    Store(settings.state_dir).execute(sessions.update().values(state=b"another"))
     async with reopened(settings, backend) as engine:
         report = told(result := await run(engine, "'kept' in globals()"))
         assert (result.result, report.state) == (False, "new")

@@ -14,40 +14,8 @@ from bridge.settings import Settings
 from tests.engine_rig import workshop
 from tests.fakes.backend import FakeBackend
 from tests.raised import raises_code
-from tests.session_rig import OWNER, reopened, run, told, value, waits_for
+from tests.session_rig import reopened, run, told, value, waits_for
 from tests.waiting import until, until_exists
-
-
-async def test_names_imports_directory_and_files_are_there_for_the_next_run(
-    engine: Engine, backend: FakeBackend
-) -> None:
-    code = """
-import json
-total = 40
-text = "x" * 20_000
-def more(n):
-    return total + n
-import os
-os.mkdir("deep"); os.chdir("deep"); open("a.txt", "w").write("kept")
-"""
-    first = await run(engine, code)
-    assert first.status == "success", first.error
-    report = told(first)
-    assert (report.name, report.run, report.state, report.note) == ("work", 1, "new", "")
-    held = {variable.name: variable for variable in report.holds}
-    assert set(held) == {"total", "text", "more"}
-    assert (held["total"].kind, held["more"].kind) == ("int", "function")
-    assert 20_000 <= (held["text"].size or 0) < 21_000
-    assert report.holds[0].name == "text"
-
-    code = '[more(2), json.dumps(1), os.path.basename(os.getcwd()), open("a.txt").read()]'
-    second = await run(engine, code)
-    assert second.result == [42, "1", "deep", "kept"]
-    assert (told(second).run, told(second).state) == (2, "kept")
-    assert told(second).session_id == report.session_id
-    assert backend.launched == 1
-    # Without the session nothing of it is seen.
-    assert (await run(engine, "total", session="other")).reason == "exception"
 
 
 async def test_a_server_s_names_are_those_of_the_run_that_uses_them(
@@ -167,21 +135,6 @@ async def test_servers_can_be_added_to_a_live_session(
         assert (second.result, second.servers) == (3, ("annex",))
         assert await value(engine, "(await add(20, 22)).sum") == 42
         assert backend.launched == 1
-
-
-async def test_a_session_ends_when_it_is_asked_to(engine: Engine, backend: FakeBackend) -> None:
-    await value(engine, "kept = 1")
-    last = await run(engine, "kept + 1", end_session=True)
-    assert (last.result, told(last).state, told(last).run) == (2, "ended", 2)
-    await until(lambda: not backend.live)
-    assert told(await run(engine, "1")).state == "new"
-    ended = await run(engine, "", end_session=True)
-    assert (ended.status, told(ended).state) == ("success", "ended")
-    assert "has ended" in ended.summary
-    with raises_code("unknown_session", match="'work'"):
-        await run(engine, "", end_session=True)
-    assert await engine.sessions.listed(OWNER) == ()
-    await until(lambda: not backend.live)
 
 
 async def test_a_plan_is_no_run_of_a_session(engine: Engine, backend: FakeBackend) -> None:

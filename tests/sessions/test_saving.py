@@ -51,18 +51,6 @@ def _saved(*frames: Any) -> tuple[StateParts | None, HostileSandbox, float]:
     return run(play)
 
 
-def test_a_state_is_put_together_from_its_parts() -> None:
-    lost = State(data=b"c", lost=[["f", "open"]])
-    found, sandbox, _ = _saved(State(data=b"ab"), lost, Done("ok"), KEPT)
-    [frame] = _heard(sandbox)
-    assert (frame.code, frame.session, frame.save) == ("", 3, True)
-    assert frame.limits["timeout"] == SAVE_SECONDS
-    assert found is not None
-    assert found.data == b"abc"
-    assert [(loss.name, loss.why) for loss in found.lost] == [("f", "open")]
-    assert not sandbox.killed
-
-
 @pytest.mark.parametrize(
     ("frames", "problem"),
     [

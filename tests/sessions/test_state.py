@@ -27,10 +27,6 @@ def test_parts_are_joined_in_their_order(pieces: list[bytes]) -> None:
     assert parts.problem == ""
 
 
-def test_no_part_is_no_state() -> None:
-    assert StateParts().data is None
-
-
 def test_what_is_larger_than_the_bound_is_no_state_and_takes_no_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

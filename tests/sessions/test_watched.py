@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,39 +12,23 @@ import pytest
 
 from bridge.runs import Engine
 from bridge.settings import Settings
-from tests.engine_rig import ListFinder, engine_on
-from tests.fakes.backend import FakeBackend
+from tests.plans.plan_rig import audited, log, opened
 from tests.recorder_rig import recorder, tools_recorded
+from tests.saved_functions.test_provenance_in_runs import POLICY
 from tests.session_rig import run, told
 from tests.waiting import until
 
-POLICY = """
-[policy.defaults]
-untrusted = "allow"
-
-[policy.servers.log]
-labels = ["untrusted-input", "private-data"]
-
-[policy.servers.chat]
-labels = ["exfiltration"]
-"""
+__all__ = ("log",)
 
 READS = "text = await mcp_log.read_note(topic='topic')"
 SENDS = "await mcp_chat.create(title='a')"
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "calls.jsonl"
-
-
 @asynccontextmanager
 async def _opened(settings: Settings, log: Path, **changes: Any) -> AsyncIterator[Engine]:
-    config = log.with_name("config.toml")
-    config.write_text(POLICY)
-    finder = ListFinder(recorder("log", log, notes={"topic": "text"}), recorder("chat", log))
+    specs = [recorder("log", log, notes={"topic": "text"}), recorder("chat", log)]
     own = replace(settings, **changes)
-    async with engine_on(FakeBackend(), own, config=config, finder=finder) as engine:
+    async with opened(own, specs, policy=POLICY, tmp_path=log.parent) as engine:
         yield engine
 
 
@@ -71,10 +54,5 @@ async def test_a_later_run_may_not_send_what_an_earlier_one_has_read(
 async def test_the_record_of_a_run_names_its_session(settings: Settings, log: Path) -> None:
     async with _opened(settings, log) as engine:
         result = await run(engine, "1")
-    records = [
-        json.loads(line)
-        for file in sorted((settings.state_dir / "audit").rglob("*.jsonl"))
-        for line in file.read_text().splitlines()
-    ]
-    [began] = [each for each in records if "code" in json.dumps(each)][:1]
-    assert told(result).session_id in json.dumps(began)
+    [began] = [line for line in audited(settings).splitlines() if '"code"' in line]
+    assert told(result).session_id in began

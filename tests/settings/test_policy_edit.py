@@ -115,31 +115,6 @@ def test_the_files_own_line_ends_are_used() -> None:
     assert "# a\\u000d\\u000a[policy]\\u0000\\u2028\r\n[[policy.rules]]\r\n" in changed
 
 
-HEADER_LIKE = """\
-[policy]
-[[policy.rules]]
-name = "first"
-reason = "one"
-action = "ask"
-[profiles.x]
-image = '''
-# a picture
-[[policy.rules]]
-'''
-[[policy.rules]]
-name = "second"
-action = "ask"
-"""
-
-
-@pytest.mark.parametrize("name", ["first", "second"])
-def test_what_only_looks_like_a_rule_is_not_one(name: str) -> None:
-    changed = with_rule(HEADER_LIKE, NEW, before=_rule(HEADER_LIKE, name))
-    names = [rule.name for rule in _spec(changed).rules]
-    assert names.index(NEW.name) == names.index(name) - 1
-    assert changed.replace(f"{WRITTEN}\n", "") == HEADER_LIKE
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

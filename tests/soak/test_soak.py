@@ -1,4 +1,4 @@
-"""A short soak."""
+"""Short soaks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,18 @@ import pytest
 )
 @pytest.mark.parametrize("backend", ["bubblewrap"])
 def test_a_short_soak_finds_the_host_as_it_was(backend: str, programs: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "tests.soak", "--runs", "9", "--backends", backend, *programs]
+    said = soaked("tests.soak", "--runs", "9", "--backends", backend, *programs)
+    assert "complaints\n  none" in said
+
+
+@pytest.mark.slow
+def test_a_short_soak_of_three_bridges_under_faults_loses_nothing() -> None:
+    assert " 0 violations" in soaked("benchmarks.shared_soak", "--seconds", "40", "--seed", "3")
+
+
+def soaked(module: str, *words: str) -> str:
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", module, *words],
         check=False,
         capture_output=True,
         text=True,
@@ -25,4 +34,4 @@ def test_a_short_soak_finds_the_host_as_it_was(backend: str, programs: tuple[str
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "complaints\n  none" in done.stdout
+    return done.stdout

@@ -9,18 +9,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
+import psycopg
 import pytest
 
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.errors import ArtifactStoreError
+from bridge.event_loop import _samples
 from bridge.gate.pins import Pins
 from bridge.model import Tool
 from bridge.saved_functions.documents import Memories
 from bridge.sessions.checkpoints import Checkpoints
+from bridge.settings import load, store_of
 from bridge.store import ServerUrl, Store, StoreError
 from bridge.store.postgresql import ServerStore
 from bridge.store.schema import migrations
@@ -76,7 +80,7 @@ def test_bridges_take_turns_whatever_the_server_s_and_their_roles_settings_are(
 SAME = """
 import sys
 from pathlib import Path
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from tests.postgresql import store_at
 kept = ArtifactStore(store_at(Path(sys.argv[1])), total_bytes=10**8, run_bytes=10**8, days=7)
 for number in range(30):
@@ -96,9 +100,7 @@ def test_a_content_that_one_bridge_removes_stays_for_another_that_keeps_it(tmp_p
 HANGING = """
 import os, signal, sys
 from pathlib import Path
-from bridge.store import postgresql
 from tests.postgresql import store_at
-postgresql.IDLE_SECONDS = 1
 with store_at(Path(sys.argv[1])).writing() as kept:
     kept.put("kind", "owner", "a", b"half")
     print("up", flush=True)
@@ -212,7 +214,7 @@ EVERYTHING = """
 import sys
 from pathlib import Path
 import anyio
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.gate.pins import Pins
 from bridge.model import Tool
 from bridge.sessions.checkpoints import Checkpoints, Saved
@@ -234,7 +236,7 @@ async def main(me):
         await pins.keep(Tool(server="s", name=f"{me}-{number}"))
         await pins.keep(Tool(server="s", name="same", output_schema={"type": me}))
         saved = Saved(session_id="s", name=me, run=number, data=me.encode() * 2_000_000)
-        assert await sessions.save("me", saved) == ""
+        assert sessions.save("me", saved) == ""
 
 anyio.run(main, sys.argv[2])
 """
@@ -245,7 +247,7 @@ async def test_two_bridges_at_once_lose_and_mix_up_nothing_of_any_kind(tmp_path:
     store = store_at(tmp_path)
     with store.reading() as read:
         assert read.connection is not None
-        assert [row.number for row in read.connection.execute(migrations.select())] == [1]
+        assert [row.number for row in read.connection.execute(migrations.select())] == [1, 2]
     kept = artifacts_at(store)
     names = [(one.run_id, one.name) for one in kept.find_all("me")]
     assert sorted(names) == sorted((f"run-{me}", f"{n}") for me in "ab" for n in range(15))
@@ -263,10 +265,10 @@ async def test_two_bridges_at_once_lose_and_mix_up_nothing_of_any_kind(tmp_path:
     same = [pins.change(Tool(server="s", name="same", output_schema={"type": me})) for me in "ab"]
     assert sorted(same) == ["", "its output schema changed"]
     (session,) = Checkpoints(store, days=7).all("me")
-    loaded, why = Checkpoints(store, days=7).loaded("me", "s")
+    loaded, why = Checkpoints(store, days=7).load("me", "s")
     assert loaded is not None, why
     assert loaded.data == session.name.encode() * 2_000_000
-    assert len(store.blobs.all()) == 15 + 1
+    assert len(store.blobs.all()) == 15
 
 
 async def test_pins_of_another_bridge_are_seen_and_without_the_server_tools_count_as_changed(
@@ -336,6 +338,30 @@ def test_a_server_that_ends_while_a_content_is_read_is_the_store_s_error(
         read()
 
 
+def test_a_bridge_has_no_more_connections_than_its_setting_says(
+    tmp_path: Path, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 0.5)
+
+    def answers() -> float:
+        return _samples["store_seconds"]["store_seconds_count{}"]
+
+    flags = {"store": own_server.url(), "store_pool": "3", "state_dir": str(tmp_path)}
+    store = store_of(load(flags, {"HOME": str(tmp_path)}))
+    assert get(store, "a") is None
+    before = answers()
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(store.reading())
+        with pytest.raises(StoreError, match="all connections to the database are in use"):
+            get(store, "a")
+    # The one that got no connection is no answer.
+    assert answers() - before == 3
+    assert get(store, "a") is None
+    assert store.pool == 3
+    store.close()
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [(True, "cannot be reached"), (False, "before it confirmed a change; it may have been made")],
@@ -366,3 +392,40 @@ def test_a_server_that_does_not_answer_is_given_up_and_what_it_may_have_done_is_
     while not more and get(store, "a") is None:
         assert Path(f"/proc/{stopped[0]}").exists() or get(store, "a") == b"1"
     store.close()
+
+
+def test_a_server_without_room_for_connections_says_so_and_is_used_again_with_room(
+    tmp_path: Path,
+) -> None:
+    with servers.server(max_connections=4) as small:
+        store = ServerStore(tmp_path, ServerUrl(small.url()))
+        put(store, "a", b"1")
+        store.close()
+        with ExitStack() as others:
+            held = 0
+            while held < 4:
+                # The server ends the process of the closed store in its own time.
+                with suppress(psycopg.OperationalError):
+                    others.enter_context(small.connected())
+                    held += 1
+            with pytest.raises(StoreError, match="too many clients") as refused:
+                get(store, "a")
+            assert "MCP_BRIDGE_STORE" in refused.value.remedy
+        while True:
+            # The server ends the others' processes in its own time.
+            with suppress(StoreError):
+                assert get(store, "a") == b"1"
+                break
+        store.close()
+
+
+def test_an_artifact_that_was_reported_survives_a_crash_of_the_server(tmp_path: Path) -> None:
+    with servers.server(wal_writer_delay="10s") as own:
+        store = ServerStore(tmp_path, ServerUrl(own.url()))
+        artifact = RunArtifacts(artifacts_at(store), "me", "run").add("x", b"x" * 10**6)
+        own.stop()
+        own.start()
+        with suppress(StoreError, ArtifactStoreError):
+            store.check()
+        assert artifacts_at(store).read("me", artifact.uri) == b"x" * 10**6
+        store.close()

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import anyio
 import pytest
 
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
+from bridge.sessions.checkpoints import Checkpoints, Claims, Saved
 from bridge.store import ServerUrl, StoreError
 from bridge.store.postgresql import ServerStore
 from tests.certificates import certify
@@ -108,6 +110,12 @@ def test_bridges_behind_a_pooler_by_transaction_take_turns_and_lose_nothing(
         with kept_by[2].opened("me", artifact.uri) as content:
             put(stores[1], "m")
             assert content.read(2_999_990, 10) == b"x" * 10
+        for number in range(9):
+            claims = Claims(stores[number % 3], "a")
+            anyio.run(claims.claim, "me", "s")
+            saved = Saved(session_id="s", name="s", run=number + 1)
+            sessions = Checkpoints(stores[number % 3], days=7, claims=claims)
+            assert sessions.save("me", saved, release=True) == ""
         for store in stores:
             store.close()
 

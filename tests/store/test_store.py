@@ -49,29 +49,6 @@ def test_what_is_kept_is_read_back_and_reading_makes_nothing(tmp_path: Path) -> 
     assert get(store, "a") is None
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_a_durable_content_is_flushed_with_its_name_and_never_replaces_a_durable_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
-) -> None:
-    store, data = Store(tmp_path), b"a state"
-    path = store.blobs.root / sha256(data).hexdigest()[:2] / sha256(data).hexdigest()
-    flushed: list[bool] = []
-
-    def flush(descriptor: int) -> None:
-        flushed.append(path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor)))
-
-    monkeypatch.setattr(os, "fsync", flush)
-    for _ in range(1 + there):
-        flushed.clear()
-        unfinished = store.blobs.begin()
-        unfinished.write(data)
-        with store.writing_blob(unfinished, path.name, durable=True):
-            assert not flushed
-        os.close(unfinished.descriptor)
-    assert flushed == [False, True][1 - there :]
-    assert path.read_bytes() == data
-
-
 def test_a_transaction_that_fails_changes_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     put(store, "a", b"old")

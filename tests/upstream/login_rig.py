@@ -10,8 +10,7 @@ import httpx2
 
 from bridge.model import ServerSpec
 from bridge.upstream.oauth import Login, Logins
-from bridge.upstream.oauth_callback import Callback
-from bridge.upstream.oauth_login import LoginResult, ShowAddress, log_in
+from bridge.upstream.oauth_login import Callback, LoginResult, ShowAddress, log_in
 from bridge.upstream.pool import Pool
 from bridge.upstream.token_store import TokenRecord, key_of
 from tests.fakes.servers.guarded import Guarded

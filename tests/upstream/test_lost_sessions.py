@@ -14,7 +14,6 @@ import pytest
 from bridge.errors import CallTimeoutError, LoginRequiredError, ToolCallError, UpstreamError
 from bridge.gate.journal import Outcome, outcome_after
 from bridge.model import Transport
-from bridge.upstream.connection import Connection
 from bridge.upstream.pool import Pool
 from tests.raised import raises_code
 from tests.upstream.odd_web import Answer, OddWeb, error, rpc
@@ -329,16 +328,6 @@ async def test_a_cancelled_request_leaves_the_session_to_the_next(rig: Rig) -> N
             assert pool.states()["server"].restarts == 0
 
 
-async def test_cancelling_the_owner_task_at_any_await_leaves_no_process(rig: Rig) -> None:
-    for cancel in cancellations(rig, 5):
-        connection = Connection(rig.raw(), rig.pool(start_timeout=PATIENCE_SECONDS), None, print)
-        async with anyio.create_task_group() as tg:
-            tg.start_soon(_stop_when_ready, connection)
-            await cancel(connection.serve())
-        assert connection.ended.is_set()
-        assert connection.client is not None or connection.failure is not None
-
-
 @pytest.mark.parametrize("mode", ["", "stubborn"])
 async def test_native_cancellation_of_the_owner_leaves_no_process(rig: Rig, mode: str) -> None:
     with anyio.CancelScope() as scope:
@@ -348,8 +337,3 @@ async def test_native_cancellation_of_the_owner_leaves_no_process(rig: Rig, mode
             scope.cancel()
     assert scope.cancelled_caught
     assert rig.survivors() == []
-
-
-async def _stop_when_ready(connection: Connection) -> None:
-    await connection.ready.wait()
-    connection.stop()

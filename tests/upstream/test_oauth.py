@@ -19,8 +19,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from bridge.errors import LoginFailedError, LoginRequiredError, ServerStartError
 from bridge.model import OAuthHints, ServerSpec, Transport
 from bridge.upstream.oauth import Logins
-from bridge.upstream.oauth_callback import Callback
-from bridge.upstream.oauth_login import log_in, log_out
+from bridge.upstream.oauth_login import Callback, log_in, log_out
 from bridge.upstream.oauth_web import MAX_DOCUMENT_BYTES
 from bridge.upstream.token_store import TokenRecord
 from tests.fakes.servers.guarded import guarded
@@ -198,21 +197,6 @@ async def test_a_client_registered_beforehand_is_used(desk: Desk, method: str) -
     async with desk.rig.pool(spec, logins=desk.logins) as pool:
         await pool.server("server").start()
     assert desk.authority.counts["renewed"] == 1
-
-
-@pytest.mark.usefixtures("record")
-async def test_more_permissions_are_asked_for_by_the_next_login(desk: Desk) -> None:
-    async with desk.pool() as pool:
-        await pool.server("server").start()
-        desk.fake.needs = ["read", "write"]
-        with pytest.raises(LoginRequiredError) as caught:
-            await pool.call_tool("server", "echo", {})
-        assert caught.value.message == (
-            "Server 'server' wants you to log in with more permissions (read write). "
-            "Ask the user to run: mcp-code-bridge login server"
-        )
-        assert (await desk.log_in()).scope == "read write"
-        assert (await pool.call_tool("server", "echo", {}))["content"]
 
 
 @pytest.mark.usefixtures("record")

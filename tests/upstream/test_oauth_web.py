@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from bridge.errors import ServerStartError
-from bridge.upstream.oauth_callback import MAX_CONNECTIONS, Callback, listen
+from bridge.upstream.oauth_login import MAX_CONNECTIONS, Callback, listen
 from bridge.upstream.oauth_web import (
     MAX_SCOPE_CHARS,
     WebClient,

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from bridge.upstream.client_features import on_behalf_of
 from bridge.upstream.direct_dispatcher import MAX_QUEUED, DirectDispatcher, LineWriter
 from bridge.upstream.framing import parse_response
-from tests.upstream.test_client_features import FakeCaller
 from tests.waiting import PATIENCE_SECONDS
 
 MORE_THAN_A_PIPE = 300_000
@@ -96,69 +94,6 @@ async def test_a_call_is_cancelled_past_a_full_queue(pipe: tuple[int, int]) -> N
     assert asked.count(b"tools/call") == 1
     assert b"notifications/cancelled" in data
     assert b"late" not in data
-
-
-async def test_a_timed_out_call_is_cancelled_and_others_continue(pipe: tuple[int, int]) -> None:
-    direct = DirectDispatcher(LineWriter(pipe[1]))
-    ends: list[object] = []
-    response = parse_response(b'{"jsonrpc":"2.0","id":1000000000,"result":{"a":1}}')
-
-    async def ask(seconds: float) -> None:
-        try:
-            ends.append(await direct.request("tools/call", b"{}", seconds))
-        except TimeoutError:
-            ends.append("late")
-
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as asking:
-            for seconds in (60.0, 0.02):
-                asking.start_soon(ask, seconds)
-            while not ends:
-                await anyio.lowlevel.checkpoint()
-            assert direct.deliver(response)
-        late = parse_response(b'{"jsonrpc":"2.0","id":1000000001,"result":{}}')
-        assert not direct.deliver(late)
-    assert ends == ["late", {"a": 1}]
-    lines = os.read(pipe[0], 1000).splitlines()
-    assert b"notifications/cancelled" in lines[-1]
-    assert b'"requestId":1000000001' in lines[-1].replace(b" ", b"")
-    assert len(lines) == 3
-
-
-async def test_a_full_queue_counts_for_the_time_of_a_call(pipe: tuple[int, int]) -> None:
-    writer = LineWriter(pipe[1])
-    direct, ends = DirectDispatcher(writer), list[float]()
-
-    async def ask(seconds: float) -> None:
-        with pytest.raises(TimeoutError):
-            await direct.request("tools/call", b"{}", seconds)
-        ends.append(seconds)
-
-    writer.put(b"a" * MORE_THAN_A_PIPE)
-    while not writer.full:
-        writer.put(b"b\n")
-    async with anyio.create_task_group() as asking:
-        asking.start_soon(ask, 0.4)
-        await ask(0.3)
-        await flush(writer, pipe[0], MORE_THAN_A_PIPE)
-        await ask(0.2)
-    assert ends == [0.3, 0.4, 0.2]
-
-
-async def test_a_stopped_clock_holds_a_calls_timeout(pipe: tuple[int, int]) -> None:
-    direct, ends, caller = DirectDispatcher(LineWriter(pipe[1])), list[float](), FakeCaller()
-
-    async def ask(seconds: float) -> None:
-        with pytest.raises(TimeoutError):
-            await direct.request("tools/call", b"{}", seconds)
-        ends.append(seconds)
-
-    async with anyio.create_task_group() as asking:
-        with on_behalf_of(caller):
-            asking.start_soon(ask, 0.02)
-        with caller.clock.stop():
-            await ask(0.1)
-    assert ends == [0.1, 0.02]
 
 
 @pytest.mark.parametrize(

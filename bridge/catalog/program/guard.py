@@ -323,8 +323,7 @@ class _Guard:
         function = node.func
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
         for dotted in self._symbols.dotted_names(function, context):
-            rule = CALLS.get(dotted)
-            if rule is not None:
+            if (rule := CALLS.get(dotted)) is not None:
                 self._add(node, rule, f"{dotted.removeprefix('builtins.')}()")
             elif dotted in IMPORTERS:
                 self._import_call(node, context, dotted)
@@ -347,8 +346,7 @@ class _Guard:
     def _import_call(self, node: ast.Call, context: Context, function: str) -> None:
         named = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
         for argument in (node.args or named)[:1]:
-            name = self._symbols.text(argument, context)
-            if name is not None:
+            if (name := self._symbols.text(argument, context)) is not None:
                 self._module(node, name)
             elif not self._symbols.start(argument, context).startswith("mcp."):
                 # A computed name of a server's module is allowed.
@@ -362,8 +360,7 @@ class _Guard:
 
     def _paths(self, node: ast.Call, given: Iterable[ast.expr], context: Context) -> None:
         for argument in given:
-            path = self._symbols.text(argument, context)
-            if path is not None:
+            if (path := self._symbols.text(argument, context)) is not None:
                 # `normpath` keeps two leading slashes, as POSIX says; Linux treats them as one.
                 plain = normpath(path).replace("//", "/", 1) if 0 < len(path) <= 4096 else ""
                 secret = "sensitive-path" if _PATHS.match(plain) else None

@@ -226,8 +226,7 @@ class _Rewriter:
             char = self._text[self._at]
             if not depth and char in ends and not self._text.startswith("!=", self._at):
                 return
-            match = _START.match(self._text, self._at)
-            if match:
+            if match := _START.match(self._text, self._at):
                 yield self._literal(match, inside=bool(ends))
                 continue
             depth += (char in "([{") - (char in ")]}")

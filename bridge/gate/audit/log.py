@@ -89,8 +89,7 @@ def check_line(line: bytes) -> Mapping[str, Json]:
     if match is None or hashlib.sha256(match[1] + b"}").hexdigest() != match[2].decode():
         return {}
     record = parse_line(line)
-    fits = type(record.get("seq")) is int and isinstance(record.get("prev"), str)
-    return record if fits else {}
+    return record if type(record.get("seq")) is int and type(record.get("prev")) is str else {}
 
 
 def parse_line(line: bytes) -> Mapping[str, Json]:

@@ -30,7 +30,6 @@ LEFT_OUT = _Text("...")  # The default of an optional argument: unsent, so the s
 
 
 def make_signature(head: Head, with_result: bool = True) -> inspect.Signature:
-    """Return a tool's signature for `help()`."""
     # Imported here because most programs call tools without `help()`.
     import inspect
 

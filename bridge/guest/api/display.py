@@ -212,12 +212,7 @@ def _base64_size(data: bytes) -> int:
 
 
 def _is_table(kind: type) -> bool:
-    # A metaclass may override attribute access.
-    return any(
-        base.__name__
-        in _TABLES.get(str(type.__getattribute__(base, "__module__")).partition(".")[0], ())
-        for base in type.mro(kind)
-    )
+    return any(name in _TABLES.get(home.partition(".")[0], ()) for home, name in _origins(kind))
 
 
 def _forms(value: Any) -> Any:
@@ -309,10 +304,13 @@ def _is_figure(kind: type) -> bool:
 
 
 def _is_a(kind: type, module: str, name: str) -> bool:
-    return any(
-        base.__name__ == name and type.__getattribute__(base, "__module__") == module
-        for base in type.mro(kind)
-    )
+    return (module, name) in _origins(kind)
+
+
+def _origins(kind: type) -> List[Tuple[str, str]]:
+    """Return the modules and names of a class and its bases; metaclasses may hide attributes."""
+    bases = type.mro(kind)
+    return [(str(type.__getattribute__(base, "__module__")), base.__name__) for base in bases]
 
 
 def mime_of(data: bytes) -> str:

@@ -103,10 +103,8 @@ def blame(error: BaseException) -> None:
         while step is not None:
             place = _line(step.tb_frame.f_code.co_filename, step.tb_lineno) or place
             step = step.tb_next
-        what = (
-            "%s, which stands for what a held call returns: its value is unknown. str(x) is text."
-        )
-        record_stop(what % leaf, place)
+        about = "%s, which stands for what a held call returns: its value is unknown."
+        record_stop(about % leaf + " str(x) is text.", place)
 
 
 def final_outcome(done: Done) -> Done:

@@ -320,9 +320,8 @@ class NameFinder:
             raise ModuleNotFoundError(message % (last, near, list_names(self._servers)))
         if name.startswith("mcp."):
             message = "no module %r: `mcp` in a run is the bridge's own and has `runtime` and "
-            raise ModuleNotFoundError(
-                (message + "`servers`. The MCP SDK is not needed here.") % name
-            )
+            message += "`servers`. The MCP SDK is not needed here."
+            raise ModuleNotFoundError(message % name)
         return None
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:

@@ -285,7 +285,6 @@ def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any
 
 
 def value_of(wire: Parts, subject: str = "") -> Any:
-    """Return the value that the parts of a result represent."""
     if "note" in wire:
         sys.stderr.write("Note: %s\n" % wire["note"])
     if "value" in wire:

@@ -90,9 +90,8 @@ class Runtime(Library):
         arguments = own or arguments
         if server is None or tool is None:
             name = _text("tool", tool if server is None else server)
-            path = self._names.get(name) or await self._client.call(
-                "find_tool", {"name": name}, name
-            )
+            known = self._names.get(name)
+            path = known or await self._client.call("find_tool", {"name": name}, name)
             server, _, tool = path.partition(".")
         return server, tool, arguments
 

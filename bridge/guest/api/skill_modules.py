@@ -26,8 +26,6 @@ UNKNOWN = "unknown_skill"  # The host's error code for an unknown skill.
 
 
 class SkillFinder:
-    """Finds and loads the `skills` package and its modules."""
-
     _client: ChannelClient
 
     def __init__(self) -> None:

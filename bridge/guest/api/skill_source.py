@@ -68,9 +68,8 @@ class _Collector:
         # Reported below: they are not the program's names.
         self._seen.update(free)
         self._needs(segment, self._function.__globals__, self._function.__code__.co_filename)
-        self._problems += [
-            "`%s` of the function around it: make it an argument" % each for each in free
-        ]
+        about = "`%s` of the function around it: make it an argument"
+        self._problems += [about % each for each in free]
         if self._problems:
             raise TypeError("%s cannot be kept; it uses %s" % (own, "; ".join(self._problems)))
         if name != own:

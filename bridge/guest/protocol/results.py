@@ -67,9 +67,8 @@ def structure_of(parts: Parts) -> Any:
     if "key" not in parts:
         return parts.get("value")
     repeated = repeated_text(parts)
-    return {
-        parts["key"]: parts.get("value", parts.get("content") if repeated is None else repeated)
-    }
+    other = parts.get("content") if repeated is None else repeated
+    return {parts["key"]: parts.get("value", other)}
 
 
 def block_value(block: Block, loads: Callable[[str], Any]) -> Any:

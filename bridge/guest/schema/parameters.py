@@ -157,9 +157,8 @@ class _Reader:
         open_ended = bool(schema.get("patternProperties")) or more not in (None, False)
         parts = [(part, required) for part in schemas.as_list(schema.get("allOf"))]
         # What one branch requires, another may not know.
-        parts += [
-            (part, {}) for key in ("anyOf", "oneOf") for part in schemas.as_list(schema.get(key))
-        ]
+        for key in ("anyOf", "oneOf"):
+            parts += [(part, {}) for part in schemas.as_list(schema.get(key))]
         if "$ref" in schema:
             known, target = schemas.pointed_at(schema["$ref"], self.root)
             parts += [(target, required)] if known else []

@@ -362,9 +362,8 @@ class Head:
         optional_seen = keyword_only = False
         for argument in self.arguments:
             _describe(argument, root, writer)
-            argument.keyword_only = keyword_only = keyword_only or (
-                argument.required and optional_seen
-            )
+            keyword_only = keyword_only or (argument.required and optional_seen)
+            argument.keyword_only = keyword_only
             optional_seen = optional_seen or not argument.required
         self.rest = ""
         if open_ended or len(self.arguments) < len(every):

@@ -88,9 +88,8 @@ def _keep_last_value(body: List[Any]) -> bool:
     The last statements of a `with`, and of each branch of a `try`, `if` or `match`, count too.
     """
     last: Any = body[-1] if body else None
-    position: Dict[str, Any] = {
-        name: getattr(last, name) for name in getattr(last, "_attributes", ())
-    }
+    places = getattr(last, "_attributes", ())
+    position: Dict[str, Any] = {name: getattr(last, name) for name in places}
     if isinstance(last, _ast.Expr):
         kept = _ast.Name(RESULT_NAME, _ast.Store(), **position)
         body[-1] = _ast.Assign([kept], last.value, **position)
@@ -289,9 +288,8 @@ def _was_displayed(value: Any) -> bool:
 
 
 def _may_be_displayed(kind: type) -> bool:
-    return kind.__module__ != "builtins" and not issubclass(
-        kind, (dict, str, int, float, list, Unknown)
-    )
+    plain = dict, str, int, float, list, Unknown
+    return kind.__module__ != "builtins" and not issubclass(kind, plain)
 
 
 def _first(value: Any) -> Any:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import anyio.to_thread
 
-from bridge.artifacts import ArtifactWriter, RunArtifacts
+from bridge.artifacts.store import ArtifactWriter, RunArtifacts
 from bridge.errors import ArtifactStoreError
 from bridge.guest.protocol.wire import File, Shown
 from bridge.model import Artifact, Limits, Loss
@@ -210,7 +210,8 @@ class ShownItems:
             return
         # Reading it and writing it to the disk takes up to a second.
         read = self._picture if frame.data or frame.small else self._text
-        taken = await anyio.to_thread.run_sync(read, frame)
+        in_thread = self._artifacts.store.run if self._artifacts else anyio.to_thread.run_sync
+        taken = await in_thread(read, frame)
         item = taken.item
         if item is not None and item.data:
             self._pictures += 1
@@ -442,7 +443,7 @@ class FilesOut:
             if not frame.more:
                 file.flush()
                 # It waits for the disk and for other bridges.
-                kept = await anyio.to_thread.run_sync(file.writer.finish)
+                kept = await file.writer.keep()
                 at_top = frame.name.startswith(TOP)
                 self._kept.append(replace(kept, path=("" if at_top else f"{OUT}/") + kept.name))
                 self._drop_open()

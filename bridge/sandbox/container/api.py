@@ -31,7 +31,7 @@ import requests.exceptions
 from docker.tls import TLSConfig
 from requests.structures import CaseInsensitiveDict
 
-from bridge.descriptor_reader import Reader
+from bridge.descriptor_reader import DIAGNOSTIC_BYTES, Reader
 from bridge.errors import ChannelClosedError
 from bridge.event_loop import background_task
 from bridge.model import Json
@@ -74,26 +74,23 @@ class EngineApi:
         output is lost. So `separately` connects twice: output comes by a connection without input.
         """
 
+        # The first connection has outputs too: podman would not read unwanted outputs, and its
+        # monitor would wait.
+        target = f"/v{self.client.api_version}/containers/{container}/attach"
+        target += "?stream=1&stdout=1&stderr=1"
+
         def open_streams() -> AttachedStream:
-            first = self._attach(container)
+            first = attach(self._endpoint, f"{target}&stdin=1", engine=self.kind)
             if not separately:
                 return first
-            # The first connection has outputs too: podman would not read unwanted outputs, and its
-            # monitor would wait.
             try:
-                return self._attach(container, first)
+                return attach(self._endpoint, target, engine=self.kind, feeding=first)
             except BaseException:
                 first.close()
                 raise
 
         stream: AttachedStream = await self.ask("attach to a container", open_streams, change=True)
         return stream
-
-    def _attach(self, container: str, feeding: AttachedStream | None = None) -> AttachedStream:
-        stdin = "" if feeding is not None else "&stdin=1"
-        target = f"/v{self.client.api_version}/containers/{container}/attach"
-        target += f"?stream=1&stdout=1&stderr=1{stdin}"
-        return attach(self._endpoint, target, engine=self.kind, feeding=feeding)
 
     async def start(self, container: str) -> None:
         """Start a container. A cancelled call returns at once; the removal waits for the engine."""
@@ -321,21 +318,15 @@ def runtime_name(runtime: str) -> str:
 
 _HEADER = struct.Struct(">BxxxL")
 _STDERR = 2
-DIAGNOSTIC_BYTES = 16 * 1024  # Kept of stderr's end; a guest may write without end.
 
 
 class FrameDecoder:
-    """Splits the bytes of an attached stream into stdout, which it returns, and stderr.
-
-    Attributes:
-        stderr: The end of the process's stderr.
-        engine_error: The end of the engine's own messages.
-        on_error: Called with all of stderr, if set.
-    """
+    """Splits the bytes of an attached stream into stdout, which it returns, and stderr."""
 
     def __init__(self) -> None:
+        # The ends of the process's stderr and of the engine's own messages.
         self.stderr = self.engine_error = b""
-        self.on_error: Callable[[bytes], None] | None = None
+        self.on_error: Callable[[bytes], None] | None = None  # Called with all of stderr.
         self._unread = bytearray()
         self._stream = 0
         self._left = 0
@@ -404,11 +395,7 @@ class AttachedStream:
         return "\n".join(part.decode("utf-8", "backslashreplace") for part in parts if part)
 
     async def receive(self) -> bytes:
-        """Return the next bytes of stdout, empty at the end.
-
-        Raises:
-            ChannelClosedError: The connection broke, or `close` was called.
-        """
+        """Return the next bytes of stdout, empty at the end; raise ChannelClosedError if broken."""
         if self._feeding is None or self._ended:
             return await self._receive()
         # The engine's monitor writes to each connection in turn and waits for the slowest.
@@ -432,8 +419,9 @@ class AttachedStream:
         while not self._ended:
             data, self._leftover = self._leftover, b""
             if not data:
-                with self._translated("read from"):
-                    data = await self._read()
+                # The connection is reset if the process ended with unread input.
+                with self._translated("read from"), suppress(ConnectionResetError):
+                    data = await self._reader.read()
             if not data:
                 self._end()
                 break
@@ -487,13 +475,6 @@ class AttachedStream:
             self._socket.shutdown(SHUT_RDWR)
         with suppress(OSError, ValueError):
             self._socket.close()
-
-    async def _read(self) -> bytes:
-        try:
-            return await self._reader.read()
-        except ConnectionResetError:
-            # The connection is reset if the process ended with unread input.
-            return b""
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[None]:

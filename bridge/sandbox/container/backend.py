@@ -12,7 +12,13 @@ import resource
 import secrets
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +27,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, EngineDownError, LaunchError, SandboxError, SettingsError
-from bridge.model import Isolation, Limits
+from bridge.model import Limits
 from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox, limits_for
 from bridge.sandbox.container import faults, hardening
 from bridge.sandbox.container.api import EngineApi, ping_engine, runtime_name
@@ -50,7 +56,7 @@ class ContainerBackend(Backend):
 
     Args:
         engine: "podman", "docker" or the path of either's executable.
-        image: The runtime image's name; may be empty until `use_image`.
+        image: The runtime image's name; may be empty until it is chosen.
         user: "uid:gid" inside containers.
         oci_runtime: The required OCI runtime; None allows any.
     """
@@ -76,7 +82,7 @@ class ContainerBackend(Backend):
             context=machine,
             run=run or SystemRunner(env=environ),
         )
-        self._image = image
+        self.image = image
         self._user = user
         self._limits = limits or Limits()
         self._owner = current_owner()
@@ -99,9 +105,6 @@ class ContainerBackend(Backend):
         option = "--host" if connection.facts.kind == "docker" else "--url"
         command = [self._connector.engine, option, connection.endpoint.url]
         return ImageEngine(connection.api, command=command, run=self._connector.run)
-
-    def use_image(self, image: str) -> None:
-        self._image = image
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
@@ -134,11 +137,9 @@ class ContainerBackend(Backend):
             timeout_error=partial(faults.down, self.name),
         )
 
-    @asynccontextmanager
-    async def in_use(self) -> AsyncIterator[None]:
+    def in_use(self) -> AbstractAsyncContextManager[None]:
         machine = self._connector.machine
-        async with machine.using() if machine is not None else nullcontext():
-            yield
+        return machine.using() if machine is not None else nullcontext()
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
         """Stop a podman machine that this bridge started when it is idle."""
@@ -173,7 +174,7 @@ class ContainerBackend(Backend):
         self, connection: EngineConnection, spec: LaunchSpec
     ) -> AsyncIterator[ContainerSandbox]:
         command = spec.command
-        if not self._image and command is None:
+        if not self.image and command is None:
             raise SandboxError("No runtime image is chosen.", code="image_missing")
         await self._remove_leftovers(connection.api)
         if spec.binds or command is not None:
@@ -217,7 +218,7 @@ class ContainerBackend(Backend):
     def _placement(self, connection: EngineConnection) -> hardening.Placement:
         facts, local, asked = connection.facts, connection.local, connection.extra_layers
         return hardening.Placement(
-            image=self._image,
+            image=self.image,
             user=self._user,
             oci_runtime=connection.oci_runtime if facts.kind == "docker" else "",
             labels=self._owner.labels(),
@@ -233,11 +234,10 @@ class ContainerBackend(Backend):
         """Refuse an engine on another machine, where host paths are other files."""
         connection = await self._connector.ensure_connection()
         if connection.shares_files is None:
-            placement = replace(self._placement(connection), image=image or self._image)
+            placement = replace(self._placement(connection), image=image or self.image)
             seen = await look_inside(
                 connection.api,
                 hardening.container_config(probe_spec(self._limits), connection.facts, placement),
-                Isolation(backend=self.name),
                 self._unremoved.add,
             )
             here = this_kernel().boot_id
@@ -303,7 +303,7 @@ class ContainerBackend(Backend):
                 "mode": mode,
                 "OCI runtime": runtime,
                 "cgroups": f"v{facts.cgroup_version}",
-                "image": self._image,
+                "image": self.image,
             },
         )
 
@@ -354,7 +354,7 @@ async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bo
         message = f"The server at {backend.name}'s socket is no such engine: {error!r}."
         remedy = "Check the address in DOCKER_HOST or CONTAINER_HOST."
         return failed_probe(backend.name, EngineDownError(message, remedy=remedy))
-    backend.use_image(image)
+    backend.image = image
     probe = await backend.probe()
     if probe.ok and settings.offered_directories:
         try:

@@ -56,9 +56,7 @@ PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 NAMESPACE_IDS = 65_536  # Enough for all of an image's files and users.
 AUTO_NAMESPACE = f"auto:size={NAMESPACE_IDS}"
 
-_ABOUT_IDS = re.compile(
-    r"available [UG]?IDs|sub[ug]id|user ?ns|user namespace|mappings", re.IGNORECASE
-)
+_ABOUT_IDS = re.compile(r"available [UG]?IDs|sub[ug]id|user ?ns|user namespace|mappings", re.I)
 
 
 @cache
@@ -182,9 +180,8 @@ async def kind_of(command: str, run: SystemRunner) -> EngineKind:
         return "docker"
     heard = faults.one_line(said or result.stderr)
     message = f"{command} is neither podman nor docker. It says: {heard}."
-    raise EngineDownError(
-        message, remedy="Set MCP_BRIDGE_RUNTIME to podman, docker, or the path of either."
-    )
+    remedy = "Set MCP_BRIDGE_RUNTIME to podman, docker, or the path of either."
+    raise EngineDownError(message, remedy=remedy)
 
 
 @dataclass(kw_only=True)
@@ -259,9 +256,8 @@ class Connector:
             await connection.aclose()
             if endpoint.explicit:
                 message = f"podman at {endpoint.url} starts {has}, not {wanted}."
-                raise LaunchError(
-                    message, remedy=faults.OWN_PODMAN_REMEDY, code="oci_runtime_broken"
-                )
+                remedy = faults.OWN_PODMAN_REMEDY
+                raise LaunchError(message, remedy=remedy, code="oci_runtime_broken")
             refused = None
             break
         if refused is not None:
@@ -278,7 +274,6 @@ class Connector:
         return shutil.which(command, path=self.environ.get("PATH"))
 
     async def _endpoints(self, kind: EngineKind) -> Sequence[EngineEndpoint]:
-        """Return the endpoint that the user names, or the usual ones."""
         if kind == "podman":
             if self.context is not None and self.machine is None:
                 self.machine = await ensure_machine(self.context)
@@ -509,8 +504,7 @@ def make_private(directory: Path) -> Path:
         PermissionError: It is a link, or another user owns it or may write to or replace it.
     """
     make_directory(directory)
-    status = directory.lstat()
-    others, _ = exposure(directory)
+    status, (others, _) = directory.lstat(), exposure(directory)
     if status.st_uid != os.getuid() or others or not stat.S_ISDIR(status.st_mode):
         reason = others or "it belongs to another user or is a link"
         raise PermissionError(errno.EPERM, reason, str(directory))

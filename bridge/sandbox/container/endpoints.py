@@ -250,9 +250,7 @@ def ssh_target(url: str, origin: str, engine: str, identity: str = "") -> SshTar
     )
 
 
-def named_address(
-    kind: Literal["docker", "podman"], environ: Mapping[str, str]
-) -> tuple[str, str] | None:
+def named_address(kind: EngineKind, environ: Mapping[str, str]) -> tuple[str, str] | None:
     variable = "DOCKER_HOST" if kind == "docker" else "CONTAINER_HOST"
     if environ.get(variable):
         return environ[variable], variable
@@ -277,7 +275,7 @@ def is_loopback(host: str) -> bool:
 
 def _context_address(environ: Mapping[str, str]) -> str | None:
     """Return the address of the current docker context; None for the default one."""
-    config = Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or "/") / ".docker")
+    config = Path(environ.get("DOCKER_CONFIG") or _home(environ) / ".docker")
     try:
         name = environ.get("DOCKER_CONTEXT") or _read(config / "config.json")["currentContext"]
         if name == "default":

@@ -75,9 +75,8 @@ def with_host_paths(
     command = spec.command
     if command is not None:
         purpose: Purpose = "networked" if command.network else "command"
-        placement = replace(
-            placement, image=command.image, user=_NOBODY, seccomp=seccomp.get(purpose, "")
-        )
+        profile = seccomp.get(purpose, "")
+        placement = replace(placement, image=command.image, user=_NOBODY, seccomp=profile)
         own = [bind for bind in spec.binds if bind.inside == WORKSPACE]
     elif has_user_directories(spec.binds) and placement.user == _NOBODY:
         own = [bind for bind in spec.binds if bind.writable]
@@ -244,17 +243,10 @@ def _ulimits(spec: LaunchSpec, placement: Placement) -> list[dict[str, Json]]:
     # RLIMIT_NPROC counts a user's processes on the whole host, so it only backs the pids limit.
     processes = min(4096, placement.max_processes)
     # Always set, because engines' defaults may exceed the host's limits.
-    made: list[dict[str, Json]] = [
-        {"Name": "nofile", "Soft": files, "Hard": files},
-        {"Name": "nproc", "Soft": processes, "Hard": processes},
-        {"Name": "core", "Soft": 0, "Hard": 0},
-        {"Name": "sigpending", "Soft": PENDING_SIGNALS, "Hard": PENDING_SIGNALS},
-    ]
-    command = spec.command
-    if command is not None:
-        for name, most in (("cpu", command.cpu_seconds), ("fsize", command.file_bytes)):
-            made.append({"Name": name, "Soft": most, "Hard": most})
-    return made
+    made = {"nofile": files, "nproc": processes, "core": 0, "sigpending": PENDING_SIGNALS}
+    if spec.command is not None:
+        made |= {"cpu": spec.command.cpu_seconds, "fsize": spec.command.file_bytes}
+    return [{"Name": name, "Soft": most, "Hard": most} for name, most in made.items()]
 
 
 def isolation(

@@ -183,13 +183,11 @@ async def ensure_present(
     """Pull a missing image; without `progress` a missing image is an error."""
     if await engine.inspect(name) is not None:
         return
-    if name.startswith("localhost/"):
-        raise SandboxError(f"{engine.kind} has no image {name}.", code="image_missing")
-    if progress is None:
-        if name == DEFAULT_FALLBACK:
-            raise SandboxError(f"{engine.kind} has no runtime image yet.", code="image_missing")
-        remedy = f"Run `{engine.kind} pull {name}`."
-        message = f"{engine.kind} has no image {name} yet."
+    ours = name.startswith("localhost/") or name == DEFAULT_FALLBACK
+    if name.startswith("localhost/") or progress is None:
+        what = "runtime image" if name == DEFAULT_FALLBACK else f"image {name}"
+        remedy = None if ours else f"Run `{engine.kind} pull {name}`."
+        message = f"{engine.kind} has no {what} yet."
         raise SandboxError(message, remedy=remedy, code="image_missing")
     size = " (about 45 MB; a minute on most lines)" if name == DEFAULT_FALLBACK else ""
     progress(f"{engine.kind}: pulling {name}, once{size}")
@@ -260,8 +258,6 @@ CONTAINERFILE = "Containerfile"
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """The image to build."""
-
     flavour: Flavour = "slim"
     # Requirements to add to the flavour's, sorted; without versions if offline.
     packages: tuple[str, ...] = ()
@@ -271,8 +267,6 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RootfsContext:
-    """The tools of a build."""
-
     run: SystemRunner
     recipe: Path  # The recipe's directory.
     state_dir: Path  # The bridge's; tarballs are kept below it.
@@ -397,7 +391,6 @@ def guest_tree() -> Iterator[Path]:
 
 
 def script_failure(result: CompletedCommand) -> SandboxError:
-    """Return the error of a failed script."""
     told = result.stderr.strip() or result.stdout.strip()
     detail = " ".join(told[-1500:].split()) or "it wrote nothing"
     if result.timed_out:
@@ -443,7 +436,6 @@ _GUEST_STAGE = re.compile(r"^FROM scratch AS guest[ \t]*$", re.MULTILINE)
 async def build(
     engine: ImageEngine, request: BuildRequest, context: RootfsContext, *, progress: Progress
 ) -> ImageStatus:
-    """Build the runtime image on `engine` and return its status."""
     name, version = local_name(request.flavour), recipe_version(context.recipe)
     before = await engine.inspect(name)
     if request.offline:
@@ -526,10 +518,9 @@ def _check(status: ImageStatus, request: BuildRequest) -> None:
     """Reject an image that is not the requested one, before it gets the real name."""
     asked = (request.flavour, request.packages)
     if not status.guest_matches or (status.flavour, status.packages) != asked:
-        message = (
-            f"{status.engine} made an image without the settings it was given (flavour "
-            f"{status.flavour or 'none'}, guest {'right' if status.guest_matches else 'wrong'})."
-        )
+        seen = f"flavour {status.flavour or 'none'}, "
+        seen += f"guest {'right' if status.guest_matches else 'wrong'}"
+        message = f"{status.engine} made an image without the settings it was given ({seen})."
         raise _build_error(message, f"Update {status.engine}, or use another engine.")
 
 

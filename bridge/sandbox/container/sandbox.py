@@ -106,8 +106,8 @@ async def run_container(
     config: Mapping[str, Json],
     *,
     isolation: Isolation,
-    reports_oom: bool,
     not_removed: Callable[[str], None],
+    reports_oom: bool = False,
     separate_streams: bool = False,
     drained: bool = False,
 ) -> AsyncIterator[ContainerSandbox]:
@@ -186,7 +186,7 @@ async def examined_isolation(
     """Return a container's isolation, as seen from inside one with the same configuration."""
     key = json.dumps([config[name] for name in _SHAPING], sort_keys=True)
     if key not in examinations:
-        examinations[key] = await look_inside(api, config, isolation, not_removed)
+        examinations[key] = await look_inside(api, config, not_removed)
     return judge_facts(isolation, examinations[key])
 
 
@@ -204,22 +204,14 @@ def examination_config(config: Mapping[str, Json]) -> dict[str, Json]:
 
 
 async def look_inside(
-    api: EngineApi,
-    config: Mapping[str, Json],
-    isolation: Isolation,
-    not_removed: Callable[[str], None],
+    api: EngineApi, config: Mapping[str, Json], not_removed: Callable[[str], None]
 ) -> Mapping[str, Any] | None:
     """Run the probe in a container and return its facts; None if the image has no Python."""
     name = hardening.container_name("look", secrets.token_hex(4))
+    asked, unknown = examination_config(config), Isolation(backend="")
+    run = run_container(api, name, asked, isolation=unknown, not_removed=not_removed)
     try:
-        async with run_container(
-            api,
-            name,
-            examination_config(config),
-            isolation=isolation,
-            reports_oom=False,
-            not_removed=not_removed,
-        ) as sandbox:
+        async with run as sandbox:
             with anyio.move_on_after(60.0):
                 return await receive_facts(sandbox)
     except ChannelClosedError:

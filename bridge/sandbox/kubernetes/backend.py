@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from signal import SIGKILL
 
 import anyio
@@ -19,6 +20,7 @@ import anyio.to_thread
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
 
+from bridge.descriptor_reader import DIAGNOSTIC_BYTES
 from bridge.errors import (
     BridgeError,
     ChannelClosedError,
@@ -38,7 +40,6 @@ from bridge.sandbox.backend import (
 )
 from bridge.sandbox.kubernetes.cluster import (
     PROTOCOLS,
-    REMOVED,
     Cluster,
     ClusterAnswerError,
     Document,
@@ -54,6 +55,7 @@ from bridge.sandbox.kubernetes.cluster import (
 )
 from bridge.sandbox.kubernetes.pods import NAME, Template, WarmPods, first_step, isolation, pod_name
 from bridge.sandbox.layers import brings_own_kernel
+from bridge.sandbox.pool import WAIT_UNTIL
 from bridge.sandbox.probe import failed_probe, run_probe
 from bridge.sandbox.process import libseccomp
 from bridge.sandbox.process.stage import CONFINED
@@ -86,9 +88,13 @@ class KubernetesBackend(Backend):
         self._limits = limits or Limits()
         owner = f"bridge-{secrets.token_hex(6)}"
         self._template = Template(settings=settings, image=image, user=user, owner=owner)
-        self._connecting = anyio.Lock()
+        self._connecting, self._creating = anyio.Lock(), anyio.Lock()
         self._warm: WarmPods | None = None
         self._filters: Sequence[bytes] = ()
+
+    @property
+    def capacity(self) -> int | None:  # type: ignore[override]
+        return self._warm.capacity if self._warm is not None else None
 
     async def problem(self) -> str:
         return self._warm.problem if self._warm is not None else ""
@@ -172,23 +178,42 @@ class KubernetesBackend(Backend):
     @asynccontextmanager
     async def _placed(self, spec: LaunchSpec) -> AsyncIterator[Document]:
         warm = await self._connect_once()
-        cluster = warm.cluster
-        placed = await warm.claim(spec.limits)
-        name = pod_name(spec.run_id) if placed is None else placed["metadata"]["name"]
-        warm.mine.add(name)
+        made = self._template.manifest(pod_name(spec.run_id), spec.limits, "used")
+        names = {made["metadata"]["name"]}
+        warm.mine |= names
+        until = max(WAIT_UNTIL.get(), anyio.current_time() + self._settings.room_seconds)
         try:
-            if placed is None:
-                made = self._template.manifest(name, spec.limits, "used")
-                placed = await self._wait_running(cluster, await cluster.create(cluster.pods, made))
-            yield placed
+            placed = await self._claim_or_create(warm, spec.limits, made, until)
+            names = {placed["metadata"]["name"]}
+            yield await self._wait_running(warm.cluster, placed, until)
         finally:
             # By name, which is known even if the answer to the creation was lost.
-            await cluster.discard(name)
-            warm.mine.discard(name)
+            for name in names:
+                await warm.cluster.discard(name)
+            warm.mine -= {made["metadata"]["name"], *names}
 
-    async def _wait_running(self, cluster: Cluster, seen: Document) -> Document:
+    async def _claim_or_create(
+        self, warm: WarmPods, limits: Limits, made: Document, until: float
+    ) -> Document:
+        """Return a pod as soon as the quota has room for it; launches take turns."""
+        refused = SandboxError("Other runs wait for the namespace's quota.", code="quota")
+        with anyio.CancelScope(deadline=until):
+            async with self._creating:
+                while True:
+                    if (claimed := await warm.claim(limits)) is not None:
+                        return claimed
+                    try:
+                        return await warm.cluster.create(warm.cluster.pods, made)
+                    except SandboxError as error:
+                        if error.code != "quota":
+                            raise
+                        refused = error
+                    await anyio.sleep(0.5)
+        raise refused
+
+    async def _wait_running(self, cluster: Cluster, seen: Document, until: float) -> Document:
         path = f"{cluster.pods}/{seen['metadata']['name']}"
-        with anyio.move_on_after(self._settings.room_seconds):
+        with anyio.CancelScope(deadline=until) as scope:
             while not is_running(seen):
                 if problem := start_problem(seen):
                     raise problem
@@ -196,7 +221,10 @@ class KubernetesBackend(Backend):
                 with suppress(ClusterAnswerError):  # the loop tries again
                     now = await cluster.get(path)
                     if now is None:
-                        raise SandboxLostError(REMOVED)
+                        raise lost(None, "")
+                    if now["spec"].get("nodeName") and not seen["spec"].get("nodeName"):
+                        # It has its place. The node has its own time for the start.
+                        scope.deadline = anyio.current_time() + self._settings.room_seconds
                     seen = now
             return seen
         raise no_room(seen)
@@ -243,6 +271,7 @@ class KubernetesBackend(Backend):
                     warm = WarmPods(cluster, template)
                     # Before the first pod, which other bridges would delete without a lease.
                     await warm.renew()
+                    await warm.read_quota()
                 except BaseException:
                     with anyio.CancelScope(shield=True):
                         await cluster.aclose()
@@ -252,7 +281,8 @@ class KubernetesBackend(Backend):
 
     def _connect(self) -> Cluster:
         self._filters = libseccomp.filters()
-        return Cluster(find_config(self._settings, self._environ), self._settings.namespace)
+        find = partial(find_config, self._settings, self._environ)
+        return Cluster(find, self._settings.namespace)
 
     async def _owners(self, cluster: Cluster) -> Sequence[Document]:
         """Return the `ownerReferences` of pods: the bridge's own pod, if it runs in one."""
@@ -277,7 +307,6 @@ def kubernetes_backend(settings: Settings) -> KubernetesBackend:
 
 
 SEND_BYTES = 512 * 1024  # For one message of stdin; servers accept a megabyte.
-DIAGNOSTIC_BYTES = 16 * 1024  # Kept of stderr's end; a guest may write without end.
 
 _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
 
@@ -286,7 +315,7 @@ class PodStream:
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self._stderr = self.unread = b""
-        self._closed = self._finished = self._input_ended = False
+        self._closed = self.finished = self._input_ended = False
 
     def diagnostics(self) -> str:
         return self._stderr.decode("utf-8", "backslashreplace")
@@ -317,7 +346,7 @@ class PodStream:
             except ConnectionClosedOK:
                 break
             except ConnectionClosed as error:
-                if self._finished or self._closed:
+                if self.finished or self._closed:
                     break
                 raise ConnectionError(str(error)) from error
             channel, data = message[:1], message[1:]
@@ -325,7 +354,7 @@ class PodStream:
                 return data
             if channel == _STDERR:
                 self._stderr = (self._stderr + data)[-DIAGNOSTIC_BYTES:]
-            self._finished = self._finished or channel == _STATUS
+            self.finished = self.finished or channel == _STATUS
         self._closed = True
         return b""
 
@@ -360,19 +389,19 @@ class PodSandbox:
         await self.kill()
 
     async def receive(self) -> bytes:
+        silence = "its stream ended"
         try:
-            data = await self.stream.receive()
+            if data := await self.stream.receive():
+                return data
         except ConnectionError as error:
             # A server also breaks the stream of a process that ended with unread input.
+            silence = str(error)
+        if not self._ended and not self._killed:
             await self._judge()
-            if isinstance(self._verdict, ExitReport) and self._verdict.detail != REMOVED:
-                return b""
-            raise await self.why_lost(str(error)) from error
-        if not data and not self._killed and not self._ended:
-            await self._judge()
-            if isinstance(self._verdict, SandboxLostError):
-                raise self._verdict
-        return data
+        known = isinstance(self._verdict, ExitReport) or self._killed or self.stream.finished
+        if isinstance(self._verdict, SandboxLostError) or not known:
+            raise await self.why_lost(silence)
+        return b""
 
     async def kill(self) -> None:
         """Delete the pod; if it has ended, read its end first."""
@@ -389,10 +418,7 @@ class PodSandbox:
             if self._killed:
                 return ExitReport(signal=SIGKILL)
             pod = await self.cluster.find(self.placed)
-            if pod is None:
-                self._verdict = ExitReport(detail=REMOVED)
-            else:
-                self._verdict = ended_by_cluster(pod) or exit_report(pod)
+            self._verdict = ended_by_cluster(pod) or exit_report(pod or {})
             if self._verdict is None:
                 await anyio.sleep(pause)
                 pause = min(pause * 2, 1.0)
@@ -410,6 +436,8 @@ class PodSandbox:
 
     async def why_lost(self, silence: str) -> SandboxError:
         self._ended = True
+        if isinstance(self._verdict, SandboxLostError):
+            return self._verdict  # Afterwards the bridge deletes the pod.
         pod: Document | None = {}
         with anyio.move_on_after(STATUS_SECONDS):
             try:

@@ -11,15 +11,17 @@ import json
 import logging
 import os
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from subprocess import DEVNULL, CalledProcessError
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import httpx2
+from anyio import to_thread
 from lightkube.config.client_adapter import AsyncClient, ConnectionParams, ExecAuth, verify_cluster
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.config.models import NameValue, User
@@ -39,6 +41,8 @@ from bridge.sandbox.backend import ExitReport, code_and_signal
 from bridge.settings.kubernetes import Kubernetes
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 CLOSE_SECONDS = 0.5  # A kubelet may not answer once the pod is deleted.
@@ -88,45 +92,54 @@ class _PluginAuth(ExecAuth):
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        if self._last_bearer:
-            request.headers["Authorization"] = self._last_bearer
-            response = yield request
-            if response.status_code != 401:
-                return
+        if self._last_bearer is None:
+            self._last_bearer = await self._run()
+        request.headers["Authorization"] = self._last_bearer
+        yield request
+
+    async def _run(self) -> str:
         command, env = self._prepare()
         try:
             with anyio.fail_after(PLUGIN_SECONDS):
                 # Its stdin would be the bridge's, which may be the client's.
                 done = await anyio.run_process(command, stdin=DEVNULL, env=env)
-            self._last_bearer = f"Bearer {json.loads(done.stdout)['status']['token']}"
+            return f"Bearer {json.loads(done.stdout)['status']['token']}"
         except CalledProcessError as error:
             said = error.stderr.decode("utf-8", "replace")
             raise ConfigError(f"{command[0]} returned {error.returncode}: {said}") from error
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ConfigError(f"{command[0]} gives no token: {error!r}") from error
-        request.headers["Authorization"] = self._last_bearer
-        yield request
 
 
 class Cluster:
-    """One namespace of a cluster; the context's by default. The constructor reads files."""
+    """One namespace of a cluster; the context's by default. The constructor reads files.
 
-    def __init__(self, config: SingleConfig, namespace: str = "") -> None:
-        self.config = config
-        self.namespace = namespace or config.namespace
-        self.server = config.cluster.server.rstrip("/")
+    `find` reads the configuration; it is called again when the server refuses its credentials.
+    """
+
+    def __init__(self, find: Callable[[], SingleConfig], namespace: str = "") -> None:
+        self._find = find
+        self.config, self._http, self._ssl = self._load()
+        self._users: Counter[httpx2.AsyncClient] = Counter()
+        self._renewing = anyio.Lock()
+        self.namespace = namespace or self.config.namespace
+        self.server = self.config.cluster.server.rstrip("/")
         place = f"namespaces/{self.namespace}"
-        self.pods = f"/api/v1/{place}/pods"
+        self.pods, self.quotas = f"/api/v1/{place}/pods", f"/api/v1/{place}/resourcequotas"
         self.leases = f"/apis/coordination.k8s.io/v1/{place}/leases"
         self._ahead = timedelta(0)
+
+    def _load(self) -> tuple[SingleConfig, httpx2.AsyncClient, ssl.SSLContext | None]:
+        config = self._find()
         timeout = httpx2.Timeout(REQUEST_SECONDS, pool=None)
         try:
-            self._http = AsyncClient(config, ConnectionParams(timeout=timeout))
-            if isinstance(self._http.auth, ExecAuth):
-                self._http.auth = _PluginAuth(self._http.auth._exec)
-            self._ssl: ssl.SSLContext | None = None
-            if self.server.startswith("https") and config.user is not None:
-                self._ssl = verify_cluster(config.cluster, config.user, config.abs_file)
+            http = AsyncClient(config, ConnectionParams(timeout=timeout))
+            if isinstance(http.auth, ExecAuth):
+                http.auth = _PluginAuth(http.auth._exec)
+            verified: ssl.SSLContext | None = None
+            if config.cluster.server.startswith("https") and config.user is not None:
+                verified = verify_cluster(config.cluster, config.user, config.abs_file)
+            return config, http, verified
         except (ConfigError, OSError, ValueError) as error:
             message = f"kubernetes: the kubeconfig's certificates cannot be used: {error}."
             raise SettingsError(message) from error
@@ -190,31 +203,53 @@ class Cluster:
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
         query = "stdin=true&stdout=true&stderr=true"
-        stream = await self._attach(f"{self.server}{self.pods}/{pod}/attach?{query}")
-        try:
-            yield stream
-        finally:
-            await close_socket(stream)
+        url = f"{self.server}{self.pods}/{pod}/attach?{query}"
 
-    async def _attach(self, url: str) -> ClientConnection:
-        """Connect with the HTTP client's credentials; renew refused ones."""
-        request = self._http.build_request("GET", url)
-        auth = self._http.auth or httpx2.Auth()
-        refused: httpx2.Response | None = None
+        async def dial(client: httpx2.AsyncClient) -> tuple[int, ClientConnection | bytes]:
+            auth = client.auth or httpx2.Auth()
+            try:
+                async with aclosing(auth.async_auth_flow(client.build_request("GET", url))) as flow:
+                    header = (await anext(flow)).headers.get("Authorization")
+                return 101, await self._connect_socket(url, header)
+            except InvalidStatus as error:
+                return error.response.status_code, bytes(error.response.body)
+
         with translated(self.server):
-            async with aclosing(auth.async_auth_flow(request)) as flow:
-                while True:
-                    try:
-                        # Like the HTTP client; the first request has no answer yet.
-                        request = await flow.asend(refused)  # type: ignore[arg-type]
-                        return await self._connect_socket(url, request.headers.get("Authorization"))
-                    except InvalidStatus as error:
-                        said = error.response
-                        if said.status_code != 401:
-                            raise refusal(said.status_code, bytes(said.body)) from error
-                        refused = httpx2.Response(401, request=request)
-                    except StopAsyncIteration:
-                        raise refusal(401, b"") from None
+            status, answer = await self._send_authorized(dial)
+        if isinstance(answer, bytes):
+            raise refusal(status, answer)
+        try:
+            yield answer
+        finally:
+            await close_socket(answer)
+
+    async def _send_authorized(
+        self, send: Callable[[httpx2.AsyncClient], Awaitable[tuple[int, T]]]
+    ) -> tuple[int, T]:
+        """Send a request; if its credentials are refused, read them again and repeat it once."""
+        async with self._borrowed() as client:
+            status, answer = await send(client)
+            if status != 401:
+                return status, answer
+            async with self._renewing:
+                if client is self._http:
+                    with suppress(SettingsError):  # The refusal is the caller's answer.
+                        self.config, self._http, self._ssl = await to_thread.run_sync(self._load)
+        async with self._borrowed() as client:
+            return await send(client)
+
+    @asynccontextmanager
+    async def _borrowed(self) -> AsyncIterator[httpx2.AsyncClient]:
+        """Lend the HTTP client; the last user of a replaced one closes it."""
+        client = self._http
+        self._users[client] += 1
+        try:
+            yield client
+        finally:
+            self._users[client] -= 1
+            if client is not self._http and not self._users[client]:
+                del self._users[client]
+                await client.aclose()
 
     async def _connect_socket(self, url: str, authorization: str | None) -> ClientConnection:
         return await connect(
@@ -232,8 +267,8 @@ class Cluster:
         )
 
     async def _ask(self, method: str, path: str, **more: Any) -> Document:
-        with translated(self.server), anyio.fail_after(REQUEST_SECONDS + PLUGIN_SECONDS):
-            async with self._http.stream(method, path, **more) as response:
+        async def request(client: httpx2.AsyncClient) -> tuple[int, bytes]:
+            async with client.stream(method, path, **more) as response:
                 body = b""
                 async for part in response.aiter_bytes():
                     body += part
@@ -242,8 +277,12 @@ class Cluster:
             with suppress(KeyError, ValueError):
                 date = parsedate_to_datetime(response.headers["date"])
                 self._ahead = date.astimezone(UTC) - datetime.now(UTC)
-            if response.status_code >= 400:
-                raise refusal(response.status_code, body)
+            return response.status_code, body
+
+        with translated(self.server), anyio.fail_after(REQUEST_SECONDS + PLUGIN_SECONDS):
+            status, body = await self._send_authorized(request)
+            if status >= 400:
+                raise refusal(status, body)
             answer = json.loads(body)
             if not isinstance(answer, dict):
                 raise ValueError("its answer is no object")
@@ -273,24 +312,14 @@ def _object(answer: Any) -> Document:
 
 Document = Mapping[str, Any]  # An object of the API server's.
 
-REMOVED = "The pod was removed from outside."
-
 _IMAGE_REMEDY = "Correct `image`, `pull_policy` or `pull_secrets` in [kubernetes]."
 
-# Reasons of a waiting container that will never start; those of its image with the error's code.
+# Reasons of a waiting container that will never start, and of one without its image.
 _NO_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-_NO_IMAGE: Mapping[str, str] = {
-    "ErrImageNeverPull": "image_missing", "ImagePullBackOff": "image_pull_failed",
-    "InvalidImageName": "image_pull_failed", "ImageInspectError": "image_pull_failed",
-}  # fmt: skip
-
-# The reasons in a failed pod's status.
-_CODES: Mapping[str, str] = {
-    "DeadlineExceeded": "pod_deadline", "Evicted": "pod_evicted", "Preempting": "pod_evicted",
-    "NodeLost": "node_lost", "NodeShutdown": "node_lost", "Shutdown": "node_lost",
-    "Terminated": "node_lost", "UnexpectedAdmissionError": "no_room", "OutOfmemory": "no_room",
-    "OutOfcpu": "no_room", "OutOfpods": "no_room",
-}  # fmt: skip
+_NO_IMAGE = (
+    "ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName",
+    "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
+)  # fmt: skip
 
 
 class ClusterAnswerError(SandboxError):
@@ -361,7 +390,7 @@ def start_problem(pod: Document) -> SandboxError | None:
     reason = str((_state(pod).get("waiting") or {}).get("reason"))
     message, detail = f"The node cannot start the pod ({reason}).", _words(pod)
     if reason in _NO_IMAGE:
-        code = _NO_IMAGE[reason]
+        code = "image_missing" if reason == "ErrImageNeverPull" else "image_pull_failed"
         return SandboxError(message, remedy=_IMAGE_REMEDY, host_detail=detail, code=code)
     return LaunchError(message, host_detail=detail) if reason in _NO_CONTAINER else None
 
@@ -386,14 +415,22 @@ def restarts(pod: Document) -> int:
     return int(_container(pod).get("restartCount") or 0)
 
 
-def ended_by_cluster(pod: Document) -> SandboxError | None:
-    """Return the error of a pod that the cluster ended; None if its process ended by itself."""
-    reason = str(_status(pod).get("reason"))
-    if reason not in _CODES:
+def ended_by_cluster(pod: Document | None) -> SandboxLostError | None:
+    """Return the error of a pod that the cluster ended; None if its process ended by itself.
+
+    Only the cluster writes a reason into a pod's own status, or marks a pod for deletion.
+    """
+    ends = [_status(pod or {}), *(_status(pod or {}).get("conditions") or ())]
+    kinds = (None, "DisruptionTarget")
+    words = next((each for each in ends if each.get("type") in kinds and each.get("reason")), None)
+    if words is None and pod is not None and "deletionTimestamp" not in (pod.get("metadata") or {}):
         return None
-    said, code = f"{cut(_status(pod).get('message'))}.", _CODES[reason]
-    family = SandboxError if code == "no_room" else SandboxLostError
-    return family(f"The cluster ended the pod ({reason}).", code=code, host_detail=said)
+    reason, said = (words["reason"], words.get("message")) if words else ("deleted", "")
+    return SandboxLostError(
+        f"The cluster ended the pod ({cut(reason)}).",
+        code="pod_deadline" if reason == "DeadlineExceeded" else "",
+        host_detail=f"{cut(said)}." if said else "",
+    )
 
 
 def exit_report(pod: Document) -> ExitReport | None:
@@ -412,14 +449,8 @@ def exit_report(pod: Document) -> ExitReport | None:
 
 def lost(pod: Document | None, why: str) -> SandboxError:
     """Return the error of a broken stream, by the pod's state."""
-    if pod is None:
-        return SandboxLostError(REMOVED)
-    if _status(pod).get("phase") == "Unknown":
-        return SandboxLostError(
-            "The pod's node does not answer.", host_detail=f"{cut(why)}.", code="node_lost"
-        )
-    broken = SandboxLostError("The stream to the pod broke.", host_detail=f"{cut(why)}.")
-    return ended_by_cluster(pod) or broken
+    message = "The pod or its node cannot be reached any more."
+    return ended_by_cluster(pod) or SandboxLostError(message, host_detail=f"{cut(why)}.")
 
 
 def _status(pod: Document) -> Document:

@@ -20,8 +20,9 @@ import random
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import anyio
@@ -55,6 +56,7 @@ SERVICE_LABEL = f"{LABELS}/service"
 OWNER_LABEL = f"{LABELS}/owner"
 STATE_LABEL = f"{LABELS}/state"
 SHAPE_LABEL = f"{LABELS}/shape"
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 LOADER = f"""\
 # mcp-code-bridge runs a program in this pod: its first step comes on stdin, with its length ahead.
@@ -111,7 +113,8 @@ class Template:
         metadata = {
             "name": name,
             "labels": labels,
-            "annotations": dict(self.settings.annotations),
+            # Autoscalers drain nodes to save cost. A run is not started again for that.
+            "annotations": {SAFE_TO_EVICT: "false", **self.settings.annotations},
             "ownerReferences": list(self.references),
         }
         spec = _spec(limits, self.settings, self.image, self.user or str(secrets.choice(USERS)))
@@ -267,6 +270,7 @@ class WarmPods:
         self._taken = anyio.Event()
         self._labels = {APP_LABEL: APP, SERVICE_LABEL: self._settings.service}
         self.problem = ""  # The error of the last look, if any.
+        self.capacity: int | None = None  # Pods that the namespace's quotas allow, if readable.
         # The names of this bridge's used pods.
         self.mine: set[str] = set()
 
@@ -320,12 +324,25 @@ class WarmPods:
             with anyio.move_on_after(pause):
                 await self._taken.wait()
 
+    async def read_quota(self) -> None:
+        """Read how many pods the namespace's quotas allow, if the account may."""
+        with suppress(SandboxError, ValueError, TypeError):
+            pods: list[int] = []
+            for quota in await self.cluster.list(self.cluster.quotas, {}):
+                spec = quota.get("spec") or {}
+                others = {"NotTerminating", "BestEffort"}.intersection(spec.get("scopes") or ())
+                if not others and "scopeSelector" not in spec:
+                    hard = spec.get("hard") or {}
+                    pods += [int(hard[name]) for name in ("pods", "count/pods") if name in hard]
+            self.capacity = max(1, min(pods)) if pods else None
+
     async def _look(self) -> None:
         pods, bridges, _ = await self._swept()
+        await self.read_quota()
         if self._limits is None:
             return
-        waiting = [each for each in pods if _label(each, STATE_LABEL) == "warm"]
-        own = [each for each in waiting if _label(each, OWNER_LABEL) == self._owner]
+        wanted = ("warm", self._owner)
+        own = [p for p in pods if (_label(p, STATE_LABEL), _label(p, OWNER_LABEL)) == wanted]
         shape = self._template.shape(self._limits)
         for each in list(own):
             if _label(each, SHAPE_LABEL) != shape or self._is_old(each):
@@ -396,14 +413,19 @@ class WarmPods:
         return await self.cluster.list(path, {**self._labels, **(labels or {})})
 
     def _is_fresh(self, lease: Document) -> bool:
-        renewed = _moment((lease.get("spec") or {}).get("renewTime"))
-        age = timedelta(seconds=LEASE_SECONDS)
-        return renewed is not None and abs(self.cluster.now() - renewed) < age
+        age = self._age((lease.get("spec") or {}).get("renewTime"))
+        return age is not None and abs(age) < LEASE_SECONDS
 
     def _is_old(self, document: Document) -> bool:
-        made = _moment(document["metadata"].get("creationTimestamp"))
-        age = timedelta(seconds=self._settings.warm_seconds)
-        return has_ended(document) or (made is not None and self.cluster.now() - made > age)
+        age = self._age(document["metadata"].get("creationTimestamp"))
+        return has_ended(document) or (age or 0.0) > self._settings.warm_seconds
+
+    def _age(self, text: str | None) -> float | None:
+        """Return the seconds since a time; None for an empty or invalid one."""
+        try:
+            return (self.cluster.now() - datetime.fromisoformat(text or "")).total_seconds()
+        except ValueError:
+            return None
 
 
 def share(most: int, bridges: Sequence[str], name: str) -> int:
@@ -411,14 +433,6 @@ def share(most: int, bridges: Sequence[str], name: str) -> int:
         return 0
     each, left = divmod(most, len(bridges))
     return each + (bridges.index(name) < left)
-
-
-def _moment(text: str | None) -> datetime | None:
-    """Parse a time; return None for an empty or invalid one."""
-    try:
-        return datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
 
 
 def _label(document: Document, name: str) -> str:

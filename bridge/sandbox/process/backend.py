@@ -22,6 +22,7 @@ from bridge.errors import SandboxError
 from bridge.model import Limits
 from bridge.sandbox import proc_entries, syscalls
 from bridge.sandbox.backend import LaunchSpec, Sandbox
+from bridge.sandbox.ownership import output_of, read_text
 from bridge.sandbox.process import command, host, landlock, libseccomp
 from bridge.sandbox.process.base import Findings, ProcessBackend
 from bridge.sandbox.process.cgroups import PREFIX, SandboxCgroups, scope_cgroups, scope_command
@@ -40,8 +41,6 @@ _SCOPE_ENVIRONMENT = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 
 
 class BubblewrapBackend(ProcessBackend):
-    """Runs sandboxes in namespaces."""
-
     name = title = "bubblewrap"
 
     def __init__(
@@ -78,7 +77,7 @@ class BubblewrapBackend(ProcessBackend):
         ):
             if found.systemd_run:
                 own, mounts = f"/proc/{sandbox.pid}/cgroup", "/proc/self/mountinfo"
-                sandbox.group = scope_cgroups(host.text(own), host.text(mounts))
+                sandbox.group = scope_cgroups(read_text(own), read_text(mounts))
             yield sandbox
 
     def _look(self) -> Findings:
@@ -115,7 +114,7 @@ class BubblewrapBackend(ProcessBackend):
             return ""
         unit = f"{PREFIX}-try-{secrets.token_hex(4)}"
         trial = [*scope_command(systemd_run, replace(Limits(), cpus=1.0), unit), "true"]
-        return systemd_run if host.output_of(trial, self._scope_environment()) is not None else ""
+        return systemd_run if output_of(trial, self._scope_environment()) is not None else ""
 
     def _scope_environment(self) -> dict[str, str]:
         return {k: v for k, v in self._environ.items() if k in _SCOPE_ENVIRONMENT}

@@ -27,10 +27,11 @@ import anyio.to_thread
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation, Json, Limits
 from bridge.sandbox.backend import TMP, WORKSPACE, Backend, LaunchSpec, Probe, Sandbox, reject_binds
+from bridge.sandbox.bundle import INTERPRETER
 from bridge.sandbox.ownership import Owner, current_owner, is_dead
 from bridge.sandbox.probe import run_probe
 from bridge.sandbox.process import cgroups, host
-from bridge.sandbox.process.command import PYTHON, Descriptors, ProcessSurroundings
+from bridge.sandbox.process.command import Descriptors, ProcessSurroundings
 from bridge.sandbox.process.interpreter import (
     Interpreter,
     compiled_stage,
@@ -115,13 +116,10 @@ class ProcessBackend(Backend):
     Args:
         interpreter: The Python to run; None finds one.
         packages: A virtual environment, or a directory of packages, that programs may import.
-
-    Attributes:
-        linux: Whether the system has cgroups and pidfds.
     """
 
     title: str
-    linux = True
+    linux = True  # Whether the system has cgroups and pidfds.
 
     def __init__(
         self,
@@ -190,9 +188,8 @@ class ProcessBackend(Backend):
         """Make a sandbox's cgroups if possible; leaving kills their processes and removes them."""
         if not found.cgroup_parents:
             return nullcontext()
-        return self._groups.made(
-            partial(cgroups.make_group, found.cgroup_parents, found.owner, limits)
-        )
+        make = partial(cgroups.make_group, found.cgroup_parents, found.owner, limits)
+        return self._groups.made(make)
 
     def _watched_memory(self, found: Findings, limits: Limits) -> int | None:
         """Return the memory limit that the bridge applies; None if a cgroup does, or on macOS."""
@@ -233,9 +230,8 @@ class ProcessBackend(Backend):
 
 @cache
 def monitor_source() -> bytes:
-    return stage_payload(
-        resources.files(__package__).joinpath("monitor.py").read_text(encoding="utf-8")
-    )
+    source = resources.files(__package__).joinpath("monitor.py")
+    return stage_payload(source.read_text(encoding="utf-8"))
 
 
 class UnnamespacedBackend(ProcessBackend):
@@ -243,7 +239,7 @@ class UnnamespacedBackend(ProcessBackend):
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        self._directories = Removals(RunDirectory.remove)
+        self._directories: Removals[RunDirectory] = Removals(lambda run: remove_directory(run.path))
 
     @abstractmethod
     def _steps(
@@ -275,11 +271,11 @@ class UnnamespacedBackend(ProcessBackend):
         here = {WORKSPACE: str(directory.workspace), TMP: str(directory.tmp)}
         env = {name: here.get(value, value) for name, value in spec.env.items()}
         argv = list(spec.argv)
-        if argv[0] == PYTHON[0]:
+        if argv[0] == INTERPRETER[0]:
             argv[0] = python.executable
         plan: dict[str, Json] = {
             "argv": argv,
-            "text": argv[4] if spec.argv[:4] == PYTHON and len(argv) == 5 else None,
+            "text": argv[4] if spec.argv[:4] == INTERPRETER and len(argv) == 5 else None,
             "packages": list(python.packages),
             "cwd": str(directory.workspace),
             "unset": [name for name in _UNASKED if name not in spec.env],
@@ -337,11 +333,9 @@ class UnnamespacedBackend(ProcessBackend):
             yield sandbox
 
     async def reap(self) -> int:
-        count = await super().reap()
-        found = await self._look_around()
-        return max(
-            count, await anyio.to_thread.run_sync(reap_run_directories, found.base, found.owner)
-        )
+        groups, found = await super().reap(), await self._look_around()
+        directories = partial(reap_run_directories, found.base, found.owner)
+        return max(groups, await anyio.to_thread.run_sync(directories))
 
 
 FALLBACK = Path("/tmp")  # Where every user may make directories.
@@ -360,9 +354,6 @@ class RunDirectory:
     @property
     def tmp(self) -> Path:
         return self.path / "tmp"
-
-    def remove(self) -> bool:
-        return remove_directory(self.path)
 
 
 def base_directory(wanted: str | None, *, as_nobody: bool) -> Path:

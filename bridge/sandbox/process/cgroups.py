@@ -171,8 +171,6 @@ def missing_controllers(found: Iterable[str], *, root: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxCgroups:
-    """The cgroups of one sandbox."""
-
     directories: tuple[Path, ...] = ()
     entries: tuple[Path, ...] = ()  # The files through which a process enters them.
     counter: Path | None = None  # The file with the number of OOM kills.
@@ -217,7 +215,6 @@ def find_cgroup_parents(owner: Owner) -> CgroupParents:
 
 
 def make_group(parents: CgroupParents, owner: Owner, limits: Limits) -> SandboxCgroups:
-    """Make a sandbox's cgroups and set their limits."""
     name = group_name(owner, secrets.token_hex(4))
     made: list[Path] = []
     entries: list[Path] = []
@@ -264,9 +261,6 @@ def _try(place: CgroupParent, owner: Owner, had: frozenset[str]) -> CgroupParent
     usable = []
     try:
         directory.mkdir()
-    except OSError:
-        return None
-    try:
         offered = place.controllers
         if place.unified:
             text = (directory / "cgroup.controllers").read_text(encoding="ascii")

@@ -37,6 +37,7 @@ from bridge.sandbox.backend import (
     LaunchSpec,
     LayerReport,
 )
+from bridge.sandbox.bundle import INTERPRETER
 from bridge.sandbox.layers import of_command
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.interpreter import Interpreter, stage_payload
@@ -82,8 +83,6 @@ NETWORK_FILES = (
     "/etc/hosts", "/etc/nsswitch.conf", "/etc/pki/tls", "/etc/pki/ca-trust", "/etc/resolv.conf",
     "/etc/ssl/certs", "/etc/ssl/openssl.cnf",
 )  # fmt: skip
-
-PYTHON = ("python3", "-I", "-S", "-c")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,9 +217,8 @@ class SandboxLayout:
         own = [(bind.source, bind.inside) for bind in self.interpreter.binds]
         if command is None:
             return own + [(bind.source, bind.inside) for bind in self.interpreter.tools]
-        wanted = [
-            (path, path) for path in SYSTEM if Path(path).is_dir() and not Path(path).is_symlink()
-        ]
+        system = [path for path in map(Path, SYSTEM) if path.is_dir() and not path.is_symlink()]
+        wanted = [(str(path), str(path)) for path in system]
         # Debian's JVMs do not start without their settings.
         java = map(str, Path("/etc").glob("java-*-openjdk"))
         files = [*SYSTEM_FILES, *java, *(NETWORK_FILES if command.network else ())]
@@ -266,7 +264,7 @@ class SandboxLayout:
 
     def stage_plan(self, filters: Sequence[bytes]) -> dict[str, Json]:
         spec, command = self.spec, self.spec.command
-        in_process = command is None and spec.argv[:4] == PYTHON and len(spec.argv) == 5
+        in_process = command is None and spec.argv[:4] == INTERPRETER and len(spec.argv) == 5
         return {
             "argv": list(spec.argv),
             "file": command.file if command is not None else None,

@@ -12,14 +12,14 @@ import re
 import secrets
 import shutil
 import stat
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.errors import LaunchError, SandboxError
 from bridge.sandbox.backend import WORKSPACE, LaunchSpec, group_of
+from bridge.sandbox.ownership import output_of, read_text
 from bridge.sandbox.process.command import UID
 
 
@@ -29,24 +29,9 @@ def find_command(name: str, environ: Mapping[str, str]) -> str | None:
     return os.path.realpath(found) if found is not None else None
 
 
-def output_of(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
-    """Return a command's output; None if it fails or takes ten seconds. Blocks."""
-    with suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=environ or {},
-            cwd="/",
-            timeout=10.0,
-            check=True,
-        ).stdout.decode("utf-8", "replace")
-    return None
-
-
 def unprivileged_uid() -> int | None:
     """Return the programs' user outside if the bridge is root; None for the bridge's own."""
-    is_root = os.getuid() == 0 and is_mapped(UID, text("/proc/self/uid_map"))
+    is_root = os.getuid() == 0 and is_mapped(UID, read_text("/proc/self/uid_map"))
     return UID if is_root else None
 
 
@@ -106,7 +91,7 @@ def find_subordinate_ids(uid: int, environ: Mapping[str, str]) -> SubordinateIds
         names = {pwd.getpwuid(os.getuid()).pw_name, str(os.getuid())}
     except KeyError:
         return None
-    uids, gids = (_first_range(text(f"/etc/{file}"), names) for file in ("subuid", "subgid"))
+    uids, gids = (_first_range(read_text(f"/etc/{file}"), names) for file in ("subuid", "subgid"))
     unshare, true = find_command("unshare", environ), find_command("true", environ)
     if not (uids and gids and unshare and true):
         return None
@@ -138,7 +123,7 @@ def kernel_settings(bwrap: str) -> KernelSettings:
 
 def in_container() -> bool:
     marks = (Path("/run/.containerenv"), Path("/.dockerenv"))
-    return any(mark.exists() for mark in marks) or "container=" in text("/proc/1/environ")
+    return any(mark.exists() for mark in marks) or "container=" in read_text("/proc/1/environ")
 
 
 def is_mapped(uid: int, uid_map: str) -> bool:
@@ -163,16 +148,8 @@ def usable_cpus() -> int:
 
 
 def _number(path: str) -> int | None:
-    value = text(path).strip()
+    value = read_text(path)
     return int(value) if value.isdecimal() else None
-
-
-def text(path: str) -> str:
-    """Return a file's text; empty if it cannot be read."""
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 _COMMAND_REMEDY = (
@@ -193,23 +170,19 @@ def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, i
     uid, gid = nobody_uid, nobody_uid
     if spec.command is None:
         for bind in spec.binds:
-            remedy = "Remove `cache` from [dependencies], or set it to a directory that every user"
-            remedy += " may reach"
-            if not bind.executable:
-                change = (
-                    "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
-                )
-                remedy = f"{change}, in a place that every user may enter, such as /srv"
-            remedy = (
-                f"The bridge runs as root, and programs as nobody (65534). {remedy}; or run the "
-                "bridge as an ordinary user."
-            )
+            change = "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
+            change += ", in a place that every user may enter, such as /srv"
+            if bind.executable:
+                change = "Remove `cache` from [dependencies], or set it to a directory that every "
+                change += "user may reach"
+            remedy = f"The bridge runs as root, and programs as nobody (65534). {change}; or run "
+            remedy += "the bridge as an ordinary user."
             require_reachable(bind.source, uid, uid, bind.writable, remedy)
         return uid, gid
     for bind in spec.binds:
         if bind.inside == WORKSPACE:
             owner = Path(bind.source).stat().st_uid
-            if owner != 0 and is_mapped(owner, text("/proc/self/uid_map")):
+            if owner != 0 and is_mapped(owner, read_text("/proc/self/uid_map")):
                 uid, gid = owner, group_of(owner)
     for bind in spec.binds:
         require_reachable(bind.source, uid, gid, bind.writable, _COMMAND_REMEDY)
@@ -309,9 +282,8 @@ def bubblewrap_failed(said: str, kernel: KernelSettings) -> SandboxError:
     unknown = re.search(r"Unknown option (\S+)", said)
     if unknown:
         message = f"This bubblewrap is too old: it does not know {unknown[1]}."
-        return LaunchError(
-            message, remedy="Install bubblewrap 0.5 or newer.", code="oci_runtime_broken"
-        )
+        remedy = "Install bubblewrap 0.5 or newer."
+        return LaunchError(message, remedy=remedy, code="oci_runtime_broken")
     capable = "Run the bridge as root or as an ordinary user."
     setuid = "is installed setuid, which forbids what is needed"
     for regex, problem, remedy in (
@@ -321,9 +293,8 @@ def bubblewrap_failed(said: str, kernel: KernelSettings) -> SandboxError:
         ("Unexpected capabilities", "was started with capabilities", capable),
     ):
         if re.search(regex, said, re.IGNORECASE):
-            return LaunchError(
-                f"bubblewrap {problem}: {said}", remedy=remedy, code="oci_runtime_broken"
-            )
+            message = f"bubblewrap {problem}: {said}"
+            return LaunchError(message, remedy=remedy, code="oci_runtime_broken")
     message = f"bubblewrap did not start the sandbox: {said or 'it wrote nothing'}."
     return LaunchError(message, remedy=BROKEN_REMEDY)
 

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 from bridge.errors import LaunchError, SandboxError, SettingsError
 from bridge.sandbox.backend import Bind, Executable
-from bridge.sandbox.bundle import INTERPRETER, guest_modules, own_tag
+from bridge.sandbox.bundle import INTERPRETER, MARSHAL_VERSION, guest_modules, own_tag
 
 VARIABLE = "MCP_BRIDGE_PACKAGES"
 
@@ -64,9 +64,7 @@ def read_packages(
     try:
         with (place / "pyvenv.cfg").open(encoding="utf-8", errors="replace") as file:
             # venv and virtualenv name the line differently.
-            found = re.search(
-                r"^version(?:_info)?\s*=\s*(\d+)\.(\d+)", file.read(65536), re.MULTILINE
-            )
+            found = re.search(r"^version(?:_info)?\s*=\s*(\d+)\.(\d+)", file.read(65536), re.M)
     except (FileNotFoundError, NotADirectoryError) as error:
         if environment and place.is_dir():
             remedy = f"Make one with `{_MAKER} DIRECTORY` and name that."
@@ -222,11 +220,9 @@ def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bo
     others = [executable for executable, why in problems.items() if why.startswith(_UNFIT)]
     if offered is not None and others:
         version = ".".join(map(str, offered.version or ()))
-        message = (
-            f"{VARIABLE}: {packages} was made for Python {version}, and sandboxes have another: "
-        )
+        message = f"{packages} was made for Python {version}, and sandboxes have another"
         remedy = f"Make it again with `{others[0]} -m venv --clear {packages}`."
-        raise SettingsError(f"{message}{'; '.join(told)}.", remedy=remedy)
+        raise SettingsError(f"{VARIABLE}: {message}: {'; '.join(told)}.", remedy=remedy)
     message = f"No Python was found to put into sandboxes: {'; '.join(told)}."
     own = OWN_REMEDY if any(_OWNERS_ONLY in why for why in problems.values()) else ""
     raise SandboxError(message, remedy=f"{INSTALL_REMEDY}{own}", code="engine_not_found")
@@ -274,9 +270,8 @@ def describe(facts: Mapping[str, Any], packages: str | None = None) -> Interpret
         binds.append(_bind(packages))
     hidden = [f"{d}/{name}" for d in directories for name in ("site-packages", "dist-packages")]
     tools = (f"{place}/{name}" for name in _TOOLS.split() for place in ("/usr/bin", "/bin"))
-    found = {
-        bind.inside: bind for path in tools if open_to_all(Path(path)) for bind in [_bind(path)]
-    }
+    mounts = (_bind(path) for path in tools if open_to_all(Path(path)))
+    found = {bind.inside: bind for bind in mounts}
     # Distributions with a merged /usr have links at the root.
     roots = (Path("/", name) for name in ("bin", "lib", "lib32", "lib64", "sbin"))
     merged = [place for place in roots if place.is_symlink()]
@@ -331,8 +326,6 @@ def _version_text(version: Iterable[int]) -> str:
     return ".".join(map(str, version))
 
 
-LIST_VERSION = 2  # The marshal version for lists of str and bytes, which every Python 3 reads.
-
 LOADER = """\
 # mcp-code-bridge starts a sandbox: the code is on the descriptor that the next word numbers.
 import gc, marshal, sys
@@ -364,7 +357,7 @@ def loader_command(interpreter: Interpreter, *words: str) -> list[str]:
 
 
 def stage_payload(step: str | bytes, *words: str) -> bytes:
-    return marshal.dumps([step, *words], LIST_VERSION)
+    return marshal.dumps([step, *words], MARSHAL_VERSION)
 
 
 def compiled_stage(interpreter: Interpreter) -> bytes:

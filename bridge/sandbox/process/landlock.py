@@ -84,10 +84,8 @@ def version() -> int:
     if sys.platform != "linux":
         return 0
     library = ctypes.CDLL(None, use_errno=True)
-    found = library.syscall(
-        _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION)
-    )
-    return max(0, int(found))
+    size, flags = ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION)
+    return max(0, int(library.syscall(_CREATE_RULESET, None, size, flags)))
 
 
 def ruleset(

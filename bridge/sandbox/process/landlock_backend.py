@@ -154,8 +154,6 @@ KERNEL_REMEDY = (
 
 
 class LandlockBackend(UnnamespacedBackend):
-    """Runs programs without namespaces."""
-
     name = NAME
     title = "landlock (the weaker tier)"
     version: Callable[[], int] = staticmethod(landlock.version)

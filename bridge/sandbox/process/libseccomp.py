@@ -107,11 +107,8 @@ def _compile_filter(
                 # library: the default applies, which is stricter.
                 continue
             array = (_Compare * 1)(compare) if compare is not None else None
-            count = 0 if array is None else 1
-            added = library.seccomp_rule_add_array(
-                context, ctypes.c_uint32(action), number, count, array
-            )
-            _check(added, f"rule for {name}")
+            wanted = ctypes.c_uint32(action), number, 0 if array is None else 1, array
+            _check(library.seccomp_rule_add_array(context, *wanted), f"rule for {name}")
         descriptor = os.memfd_create("seccomp", os.MFD_CLOEXEC)
         try:
             _check(library.seccomp_export_bpf(context, descriptor), "export")

@@ -202,8 +202,6 @@ class ProcessLaunch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """How to start one sandbox."""
-
     command: Sequence[str]
     prepare: Callable[[Descriptors], ProcessLaunch]
     group: SandboxCgroups | None
@@ -299,13 +297,12 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
                 if not start.own_monitor:
                     ends.close(ends.options[1])
                 await monitor.wait_child()
-                isolation, received = start.isolation, b""
-                if start.judge is not None:
-                    seen, received = await receive_examination(
-                        ends.status[0], ends.permission[1], start.judge
-                    )
+                isolation, received, status = start.isolation, b"", ends.status[0]
+                if (judge := start.judge) is not None:
+                    permission = ends.permission[1]
+                    seen, received = await receive_examination(status, permission, judge)
                     isolation = seen or isolation
-                received = await _read_status(ends.status[0], received, 8 * 1024)
+                received = await _read_status(status, received, 8 * 1024)
                 if received != stage.CONFINED:
                     raise await _failure(received, monitor, pipes, start)
             if patience.cancelled_caught:

@@ -121,8 +121,6 @@ _LIMITS = frozenset(("RLIMIT_CORE", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE
 
 
 class SeatbeltBackend(UnnamespacedBackend):
-    """Runs programs under a Seatbelt profile."""
-
     name = title = NAME
     linux = False
     sandbox_exec = SANDBOX_EXEC

@@ -19,8 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.errors import AuditError
-from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.audit.log import before_first, lines, link_record, opened
+from bridge.gate.audit.log import AuditLog, RunAudit, before_first, lines, link_record, opened
 from bridge.gate.audit.reading import BEGUN, verify
 from tests.audit_rig import (
     ALLOWED,

@@ -18,7 +18,7 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from bridge.cli.records import count_calls
-from bridge.gate.audit import AuditLog
+from bridge.gate.audit.log import AuditLog
 from bridge.gate.audit.reading import BEGUN, EMPTY, read
 from tests.audit_rig import kinds, records, whole, write
 

@@ -17,9 +17,9 @@ from bridge.cli.records import count_calls
 from bridge.errors import AuditError, CallDeniedError, RefusedError
 from bridge.event_loop import estimated_size
 from bridge.gate.approval import Approval
-from bridge.gate.audit import AuditLog, RunAudit, reading
 from bridge.gate.audit import log as audit_log
-from bridge.gate.audit.log import ALIVE, MAX_RECORD_BYTES, WHOLE_RECORDS, Kind
+from bridge.gate.audit import reading
+from bridge.gate.audit.log import ALIVE, MAX_RECORD_BYTES, WHOLE_RECORDS, AuditLog, Kind, RunAudit
 from bridge.gate.audit.reading import about, end_orphans, last_records, read, records_since
 from bridge.gate.journal import arguments_digest
 from bridge.gate.pipeline import Gate, Grant

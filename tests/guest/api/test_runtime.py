@@ -273,23 +273,6 @@ def test_hundreds_of_tools_with_long_descriptions_are_no_burden(guest_on: Any) -
     assert guest_on.run("(await mcp_b.t299()) == {}", servers=servers).value is True
 
 
-async def test_resources_and_prompts_are_asked_of_the_host(
-    runtime: Runtime, client: FakeClient
-) -> None:
-    await runtime.list_resources()
-    await runtime.list_prompts("mail_2")
-    await runtime.read_resource("git_hub", "repo://{owner}/x{?page}", owner="a/b")
-    read = runtime.of_server("files", "read_resource")
-    await read("file:///a.txt")
-    assert runtime.of_server("files", "list_servers") is None
-    assert [(method, params) for method, params, _ in client.calls] == [
-        ("list_offers", {"kind": "resources", "servers": ["git-hub", "files"]}),
-        ("list_offers", {"kind": "prompts", "servers": ["git-hub", "files"], "server": "mail"}),
-        ("read_resource", {"server": "git-hub", "uri": "repo://a%2Fb/x"}),
-        ("read_resource", {"server": "files", "uri": "file:///a.txt"}),
-    ]
-
-
 async def test_a_prompt_s_arguments_are_sent_as_texts(runtime: Runtime, client: FakeClient) -> None:
     picture = {"type": "image", "data": "aGk=", "mimeType": "x/y"}
     client.answers["get_prompt"] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Call, Done, Exited, File
 from bridge.model import Limits
@@ -34,8 +34,11 @@ def part(name: str, data: bytes = b"x", **more: Any) -> File:
     return File(name=name, data=data, **more)
 
 
+PLAIN = Redactor({})
+
+
 async def taken(
-    kept: ArtifactStore, frames: Iterable[File], limits: Limits = LIMITS, clear: Any = None
+    kept: ArtifactStore, frames: Iterable[File], limits: Limits = LIMITS, clear: Any = PLAIN
 ) -> tuple[Collected, Mapping[str, bytes], Mapping[str, str]]:
     """Take frames; return what is left, each file's content, and why others are missing."""
     collector = Collector(limits, artifacts=RunArtifacts(kept, "me", RUN), clear=clear)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.guest.protocol.wire import Shown
 from bridge.model import Limits
 from bridge.rpc.channel import RedactStream

@@ -11,12 +11,11 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
-from bridge.artifacts import ArtifactStore, RunArtifacts
+from bridge.artifacts.store import ArtifactStore, RunArtifacts
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Output
 from bridge.model import MEBIBYTE, Limits
-from bridge.rpc.output import MEMORY_BYTES, terminal_view
-from bridge.runs.collect.collector import AT_ONCE_BYTES, Streams
+from bridge.runs.collect.collector import AT_ONCE_BYTES, MEMORY_BYTES, Streams, terminal_view
 from bridge.runs.collect.outputs import Collected
 from bridge.store import Store
 

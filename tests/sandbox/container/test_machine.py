@@ -170,14 +170,8 @@ class FakePodman(SystemRunner):
     before: dict[str, Callable[[], object]] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
 
-    async def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float,
-        on_line: Callable[[str], None] | None = None,
-    ) -> CompletedCommand:
-        assert timeout > 0
+    async def __call__(self, argv: Sequence[str], **options: Any) -> CompletedCommand:
+        assert options["timeout"] > 0
         await anyio.lowlevel.checkpoint()
         words = " ".join(argv[1:])
         if words.startswith("info"):
@@ -193,7 +187,7 @@ class FakePodman(SystemRunner):
         verb = "ps" if words.startswith("ps") else words.split()[1]
         self.before.pop(verb, lambda: None)()
         result = read_recording(str(getattr(self, verb)))
-        if on_line is not None:
+        if on_line := options.get("on_line"):
             for line in result.stdout.splitlines():
                 on_line(line)
         if result.ok:

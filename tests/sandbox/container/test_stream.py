@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.descriptor_reader import DIAGNOSTIC_BYTES
 from bridge.errors import ChannelClosedError, SandboxError
-from bridge.sandbox.container.api import DIAGNOSTIC_BYTES, AttachedStream, FrameDecoder, attach
+from bridge.sandbox.container.api import AttachedStream, FrameDecoder, attach
 from bridge.sandbox.container.endpoints import EngineEndpoint
 
 PATIENCE = 120

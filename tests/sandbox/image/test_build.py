@@ -106,13 +106,7 @@ class FakeScript(SystemRunner):
     result: CompletedCommand = CompletedCommand(exit_code=0)
     calls: list[Sequence[str]] = field(default_factory=list)
 
-    async def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float,
-        on_line: Callable[[str], None] | None = None,
-    ) -> CompletedCommand:
+    async def __call__(self, argv: Sequence[str], **options: Any) -> CompletedCommand:
         await anyio.lowlevel.checkpoint()
         if "--changes" in argv:
             settings = f"USER 65534:65534\nLABEL {LABEL_FLAVOUR}={argv[-1]}\n"

@@ -6,15 +6,17 @@ import base64
 import json
 from pathlib import Path
 
+import anyio
 import pytest
 
 from bridge.errors import SettingsError
 from bridge.sandbox.kubernetes.cluster import find_config
 from bridge.settings.kubernetes import Kubernetes
 from tests.certificates import certify
+from tests.contract.programs import ECHO, read_exactly, spec
 from tests.fakes.api_server import ApiServer
 from tests.raised import raises_code
-from tests.sandbox.kubernetes.rig import backend_on, echo
+from tests.sandbox.kubernetes.rig import backend_on, echo, kubeconfig
 
 
 def plugin(directory: Path, *tokens: str) -> Path:
@@ -49,6 +51,55 @@ async def test_a_plugins_token_is_renewed_once_it_has_expired(
     info = json.loads((tmp_path / "asked").read_text())
     assert info["apiVersion"] == asked
     assert info["spec"] == {"interactive": False}
+
+
+@pytest.mark.parametrize("kind", ["kubeconfig", "token file"])
+async def test_a_token_that_was_replaced_is_read_again_and_no_request_is_lost(
+    server: ApiServer, tmp_path: Path, kind: str
+) -> None:
+    def rotate(token: str) -> dict[str, str]:
+        server.tokens = {token}
+        (tmp_path / "token").write_text(token)
+        user = {"tokenFile": str(tmp_path / "token")} if kind == "token file" else {"token": token}
+        kubeconfig(server, tmp_path, **user)
+        return user
+
+    async with backend_on(server, tmp_path, None, **rotate("first")) as backend:
+        await echo(backend)
+        rotate("second")
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(echo, backend)
+        async with backend.launch(spec(ECHO)) as sandbox:
+            rotate("third")
+            await sandbox.send(b"here")
+            assert await read_exactly(sandbox, 4) == b"here"
+        server.attach_tokens = {"third"}
+        await echo(backend)
+    assert server.leases == []
+
+
+async def test_a_client_certificate_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+    pairs = {}
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        pairs[name] = [path.read_text() for path in certify(tmp_path / name, name, "IP:127.0.0.1")]
+    (tmp_path / "authorities.pem").write_text("".join(pair[0] for pair in pairs.values()))
+    server = ApiServer()
+    served = tmp_path / "first"
+    server.tls = tuple(map(str, (*sorted(served.iterdir()), tmp_path / "authorities.pem")))
+
+    def rotate(name: str) -> None:
+        server.names = {name}
+        for file, content in zip(("cert.pem", "key.pem"), pairs[name], strict=True):
+            (tmp_path / file).write_text(content)
+
+    rotate("first")
+    user = {"client-certificate": "cert.pem", "client-key": "key.pem"}
+    async with server.serving(), backend_on(server, tmp_path, None, **user) as backend:
+        await echo(backend)
+        rotate("second")
+        await echo(backend)
 
 
 async def test_a_token_that_is_refused_is_an_error_with_its_own_code(

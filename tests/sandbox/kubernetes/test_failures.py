@@ -5,13 +5,16 @@ Mandated by design.md's law 2: the program failing is a result, the sandbox fail
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
 from bridge.errors import BridgeError, SandboxLostError
+from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
 from bridge.settings.kubernetes import Kubernetes
 from tests.contract.programs import FOREVER, read_exactly, spec
@@ -30,11 +33,12 @@ from tests.sandbox.process.rig import read_all
     ],
 )
 async def test_a_refusal_has_its_own_code_and_no_name_of_a_pod_in_what_programs_see(
-    backend: KubernetesBackend, server: ApiServer, said: str, code: str, remedy: str
+    server: ApiServer, tmp_path: Path, said: str, code: str, remedy: str
 ) -> None:
-    server.faults.create = [Refusal(403, "Forbidden", said)]
-    with pytest.raises(BridgeError) as caught:
-        await echo(backend)
+    server.faults.create = [Refusal(403, "Forbidden", said)] * 10
+    async with backend_on(server, tmp_path, Kubernetes(room_seconds=1)) as backend:
+        with pytest.raises(BridgeError) as caught:
+            await echo(backend)
     assert caught.value.code == code
     assert remedy in caught.value.remedy
     assert '"x"' not in caught.value.message
@@ -43,7 +47,11 @@ async def test_a_refusal_has_its_own_code_and_no_name_of_a_pod_in_what_programs_
 
 @pytest.mark.parametrize(
     ("reason", "code"),
-    [("ErrImageNeverPull", "image_missing"), ("ImagePullBackOff", "image_pull_failed")],
+    [
+        ("ErrImageNeverPull", "image_missing"),
+        *((each, "image_pull_failed") for each in ("ImagePullBackOff", "ErrImagePull")),
+        *((each, "image_pull_failed") for each in ("InvalidImageName", "RegistryUnavailable")),
+    ],
 )
 async def test_an_image_that_cannot_be_had_ends_the_wait_at_once(
     backend: KubernetesBackend, server: ApiServer, reason: str, code: str
@@ -56,7 +64,7 @@ async def test_an_image_that_cannot_be_had_ends_the_wait_at_once(
 async def test_a_cluster_without_room_is_waited_for_within_bounds(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    server.faults.unschedulable = "0/2 nodes are available"
+    server.nodes = {"a": 0, "b": 0}
     async with backend_on(server, tmp_path, Kubernetes(room_seconds=1)) as backend:
         with raises_code("no_room", match="0/2 nodes"):
             await echo(backend)
@@ -74,22 +82,46 @@ async def test_a_node_that_cannot_be_reached_costs_another_pod_and_no_run_but_no
 
 
 @pytest.mark.parametrize(
-    ("reason", "code"),
+    ("end", "words", "code"),
     [
-        ("Evicted", "pod_evicted"),
-        ("DeadlineExceeded", "pod_deadline"),
-        ("NodeShutdown", "node_lost"),
+        (ApiServer.evict, r"\(Evicted\). low on memory", "sandbox_lost"),
+        (partial(ApiServer.evict, reason="NodeShutdown"), r"\(NodeShutdown\)", "sandbox_lost"),
+        (partial(ApiServer.evict, reason="DeadlineExceeded"), "Exceeded", "pod_deadline"),
+        (ApiServer.remove, r"\(deleted\)", "sandbox_lost"),
+        (ApiServer.drain, r"\((EvictionByEvictionAPI\). Eviction API|deleted)", "sandbox_lost"),
     ],
 )
-async def test_a_pod_that_the_cluster_ends_is_lost_by_its_own_name(
-    backend: KubernetesBackend, server: ApiServer, reason: str, code: str
+async def test_a_pod_that_the_cluster_ends_is_lost_in_the_clusters_words(
+    backend: KubernetesBackend,
+    server: ApiServer,
+    end: Callable[[ApiServer, str], None],
+    words: str,
+    code: str,
 ) -> None:
     async with backend.launch(spec(FOREVER)) as sandbox:
         await read_exactly(sandbox, 6)
-        server.evict(sandbox.id, reason)
+        end(server, sandbox.id)
         for ask in (sandbox.receive, sandbox.wait):
-            with raises_code(code):
+            with raises_code(code, match=words) as caught:
                 await ask()
+            assert "unchanged, with `retry_of`" in caught.value.remedy
+
+
+async def test_a_node_that_says_nothing_is_lost_and_its_pod_not_called_deleted(
+    backend: KubernetesBackend,
+) -> None:
+    async with backend.launch(spec(FOREVER)) as sandbox:
+        await read_exactly(sandbox, 6)
+        assert isinstance(sandbox, DistantSandbox)
+        told = await sandbox.why_lost("no answer to 3 questions in a row")
+        assert "or its node" in str(told)
+        assert "no answer to 3" in str(told)
+        # The bridge then deletes the pod, and so its stream breaks.
+        await sandbox.kill()
+        for ask in (sandbox.receive, sandbox.wait):
+            with raises_code("sandbox_lost", match="or its node"):
+                await ask()
+        assert await sandbox.why_lost("broken") is told
 
 
 async def test_out_of_memory_is_the_kubelets_word(

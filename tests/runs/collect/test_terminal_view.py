@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.rpc.output import terminal_view
+from bridge.runs.collect.collector import terminal_view
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.rpc.output import Excerpt, OutputBuffer, cost, cut_notice, shares
+from bridge.runs.collect.collector import Excerpt, OutputBuffer, cost, cut_notice, shares
 
 pieces = st.lists(
     st.one_of(st.binary(max_size=60), st.text(alphabet="aé€😀\n", max_size=60).map(str.encode)),
@@ -17,22 +17,6 @@ pieces = st.lists(
 def shown(buffer: OutputBuffer, most: float = 10_000) -> str:
     """Return what is shown, as text without any notice."""
     return buffer.shown(most).text()
-
-
-def test_text_within_the_limit_is_kept_exactly() -> None:
-    buffer = OutputBuffer()
-    assert buffer.append(b"a\n\n") == b""
-    buffer.append(b"\r b")
-    assert shown(buffer) == "a\n\n\r b"
-    assert buffer.shown(10).left_out == 0
-
-
-def test_a_gap_the_guest_announces_is_shown_and_counted() -> None:
-    buffer = OutputBuffer()
-    buffer.append(b"head")
-    buffer.append(b"tail", skipped=1234)
-    assert shown(buffer) == "head\n[… 1,234 bytes dropped …]\ntail"
-    assert buffer.shown(10_000).left_out == 1234
 
 
 @given(pieces, st.integers(0, 300), st.floats(0, 40), st.integers(0, 400))
