@@ -94,6 +94,11 @@ class Resumed:
     torn: bool = False  # Whether the bridge ended within a long message.
     unread: bytes = b""  # The client's input that no bridge has taken.
 
+    def set_up(self) -> set[RequestId]:
+        """Return the ids of the requests among `lines`, which this bridge handles again."""
+        found = map(decode_line, self.lines)
+        return {each.id for each in found if isinstance(each, JSONRPCRequest)}
+
 
 class Witness:
     """An observer of a client's messages. This one does nothing; `Link` reports to a front."""
@@ -127,8 +132,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         self._fd = fd
         self._over = over
         self._witness = witness or Witness()
-        set_up = map(decode_line, resumed.lines)
-        self._answered = {each.id for each in set_up if isinstance(each, JSONRPCRequest)}
+        self._answered = resumed.set_up() - resumed.open.keys()
         # There is usually one writer, and then nothing to wait for.
         self._lock = anyio.Lock(fast_acquire=True)
         # The rest of a line: a line that was written in part ends here.
@@ -389,8 +393,8 @@ async def serve_client(
     writer = StdoutMessages(out, over, witness, resumed)
     reader = StdinMessages(source, writer, witness, resumed.lines)
     with over:
-        for number, why in resumed.open.items():
-            error = ErrorData(code=INTERNAL_ERROR, message=why)
+        for number in resumed.open.keys() - resumed.set_up():
+            error = ErrorData(code=INTERNAL_ERROR, message=resumed.open[number])
             await writer.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error)))
         await server.run(reader, writer, server.create_initialization_options())
     if writer.failure is not None:

@@ -178,8 +178,8 @@ class Client:
     def answer(self, number: int) -> dict[str, Any]:
         """Wait for the response to a request; no request may have two, or none have one.
 
-        A bridge that is killed just after a response leaves a second one, of which clients see
-        nothing: an error.
+        A bridge that is lost just after a response leaves a second one, which clients ignore: an
+        error, or the second answer to `initialize`.
         """
         while number not in self.answers:
             message = self.receive()
@@ -187,7 +187,7 @@ class Client:
                 self.notes.append(message)
                 continue
             lost = "ended before it had answered" in str(message.get("error"))
-            if lost and message["id"] not in self._open:
+            if (lost or message["id"] == 1) and message["id"] not in self._open:
                 continue
             assert message["id"] in self._open, message
             self._open.remove(message["id"])
