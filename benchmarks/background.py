@@ -82,12 +82,12 @@ def server_set() -> Set:
             "git.git_status(repo_path='.')",
             "time.get_current_time(timezone='UTC')",
         ]
-        return Set(servers, _tried(calls), "everything", "echo", {"message": "x"})
+        return Set(servers, _attempt(calls), "everything", "echo", {"message": "x"})
     servers = {f"tools{number}": (*TOOL_SERVER, str(number)) for number in range(5)}
-    return Set(servers, _tried([f"{name}.noop()" for name in servers]), "tools0", "noop", {})
+    return Set(servers, _attempt([f"{name}.noop()" for name in servers]), "tools0", "noop", {})
 
 
-def _tried(calls: list[str]) -> str:
+def _attempt(calls: list[str]) -> str:
     # A server that answers with an error has started.
     each = "try:\n    await mcp_{}\nexcept Exception:\n    pass\n"
     return "".join(each.format(call) for call in calls)
@@ -134,7 +134,7 @@ class Peer:
         self.ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=client)
         self.send(method="notifications/initialized")
 
-    def timed(self, tool: str, **arguments: Any) -> float:
+    def measure_time(self, tool: str, **arguments: Any) -> float:
         """Call a tool and return the milliseconds."""
         started = time.perf_counter()
         self.ask("tools/call", name=tool, arguments=arguments)
@@ -142,7 +142,7 @@ class Peer:
 
     def run(self, code: str, **arguments: Any) -> float:
         """Run a program and return the milliseconds."""
-        return self.timed("run_python", code=code, **arguments)
+        return self.measure_time("run_python", code=code, **arguments)
 
     def end_input(self) -> None:
         assert self.process.stdin is not None
@@ -196,7 +196,7 @@ class Clients:
     def call(self) -> float:
         """Return the milliseconds of the last client's call."""
         if self.mode == ALONE:
-            return self.last.timed(self._servers.tool, **self._servers.arguments)
+            return self.last.measure_time(self._servers.tool, **self._servers.arguments)
         return self.last.run(self._servers.call)
 
     def processes(self) -> set[int]:
@@ -210,7 +210,7 @@ class Clients:
         found = (place.process() for place in places(directory_of(self.environ)))
         return {number for number in found if number is not None}
 
-    def settled(self) -> set[int]:
+    def wait_quiet(self) -> set[int]:
         """Return the processes once none has come or gone for a while."""
         until = time.monotonic() + SETTLED_SECONDS
         before, since = self.processes(), time.monotonic()
@@ -282,7 +282,7 @@ def measure(bench: Bench, engine: Engine, count: int, mode: str) -> Cell:
         for _ in range(bench.count(*CALLS)):
             time.sleep(PAUSE_SECONDS)
             calls.append(user.call())
-        pids = user.settled()
+        pids = user.wait_quiet()
         return Cell(
             mode=mode,
             count=count,
@@ -329,14 +329,14 @@ def _further(bench: Bench, engine: Engine) -> list[Measurement]:
     with clients(bench, ON, engine, servers) as user:
         user.add()
         user.use()
-        before = user.settled()
+        before = user.wait_quiet()
         memory = sum(map(proportional_mb, before))
         warm = _starts(user, bench.count(*STARTS), cold=False)
         cold = _starts(user, bench.count(*COLD_STARTS), cold=True)
         for _ in range(more):
             user.add()
             user.use()
-        after = user.settled()
+        after = user.wait_quiet()
         memory = (sum(map(proportional_mb, after)) - memory) / more
         started = user.servers_of(after) - user.servers_of(before)
     return [
@@ -361,7 +361,7 @@ def _starts(user: Clients, count: int, *, cold: bool) -> Measurement:
         started = time.perf_counter()
         subprocess.run(IMPORT, check=True)
         imports.append((time.perf_counter() - started) * 1000)
-    return compared(row, answers, imports)
+    return compare_modes(row, answers, imports)
 
 
 def _drop_caches(cold: bool) -> None:
@@ -370,7 +370,7 @@ def _drop_caches(cold: bool) -> None:
         CACHES.write_text("3")
 
 
-def compared(row: str, figures: list[float], floors: list[float]) -> Measurement:
+def compare_modes(row: str, figures: list[float], floors: list[float]) -> Measurement:
     return Measurement(
         row=row,
         figure=median(figures),
@@ -414,8 +414,8 @@ def _through(bench: Bench, engine: Engine) -> list[Measurement]:
                 time.sleep(PAUSE_SECONDS)
                 results[user.mode].append(user.last.run(large, timeout=120))
     return [
-        compared("client-call", calls[ON], calls[OFF]),
-        compared("client-result", results[ON], results[OFF]),
+        compare_modes("client-call", calls[ON], calls[OFF]),
+        compare_modes("client-result", results[ON], results[OFF]),
     ]
 
 

@@ -78,7 +78,7 @@ class RawFront:
         facts: dict[str, Any] = json.loads(line)
         return facts
 
-    def taken(self, size: int) -> None:
+    def take_up(self, size: int) -> None:
         """Wait until the bridge has taken this much input, and no more."""
         while size > 0:
             size -= self.told().get("taken", 0)
@@ -93,7 +93,7 @@ class RawFront:
         return message
 
 
-def ping(number: object) -> dict[str, Any]:
+def ping_request(number: object) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "method": "ping"}
 
 
@@ -129,12 +129,12 @@ def test_a_strange_hello_costs_the_bridge_no_descriptor(running: Person) -> None
 STRANGE_LINES = {
     "blank": b"\n",
     "crlf": b"\r\n",
-    "message and crlf": json.dumps(ping(2)).encode() + b"\r\n",
-    "batch": b"[%b]\n" % json.dumps(ping(2)).encode(),
+    "message and crlf": json.dumps(ping_request(2)).encode() + b"\r\n",
+    "batch": b"[%b]\n" % json.dumps(ping_request(2)).encode(),
     "bytes in a message": b'{"jsonrpc": "2.0", "id": 2, "method": "\xff\xfe"}\n',
     "bytes": b"\xff\xfe\n",
-    "no id": json.dumps(ping(None)).encode() + b"\n",
-    "negative id": json.dumps(ping(-(2**70))).encode() + b"\n",
+    "no id": json.dumps(ping_request(None)).encode() + b"\n",
+    "negative id": json.dumps(ping_request(-(2**70))).encode() + b"\n",
     "large": b'{"jsonrpc": "2.0", "id": 2, "method": "x", "params": {"a": "%b"}}\n'
     % (b"x" * 41_000_000),
     "oversize": b'{"jsonrpc": "2.0", "id": 2, "method": "x", "params": {"a": "%b"}}\n'
@@ -147,17 +147,17 @@ def test_each_byte_of_input_counts_as_taken_once(running: Person) -> None:
     for data in STRANGE_LINES.values():
         with RawFront(running) as front:
             size = front.send(INITIALIZE, INITIALIZED) + front.write(data)
-            size += front.send(ping("last"))
+            size += front.send(ping_request("last"))
             while front.receive().get("id") != "last":
                 pass
             # After many lines, more than a socket holds waits in the bridge.
-            front.taken(size)
+            front.take_up(size)
 
 
 def test_a_line_without_an_end_is_answered_when_the_input_ends(running: Person) -> None:
     with RawFront(running) as front:
         front.send(INITIALIZE, INITIALIZED)
-        front.write(json.dumps(ping(2)).encode())
+        front.write(json.dumps(ping_request(2)).encode())
         front.end_input()
         assert [front.receive()["id"] for _ in range(2)] == [1, 2]
         while (status := front.told().get("status")) is None:

@@ -1,8 +1,8 @@
 """Clients of a background bridge that come, go and are killed, while bridges are killed too.
 
 `python -m tests.soak.background --seconds 3600`. Every program calls a tool with a number of its
-own. The exit status is 1 after an answer that belongs to another client, a call that was made
-twice, a client whose next request fails, or if anything has grown or is left at the end.
+own. The exit status is 1 after an answer that belongs to another client, or a call that was made
+twice. So it is if a client's next request fails, or anything has grown or is left at the end.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Soak:
             self._paused.set()
             wait_for(lambda: not self._user.bridges() or not self._user.status()["clients"])
             time.sleep(2.0)
-            samples += [measured(number) for number in self._user.bridges()]
+            samples += [measure(number) for number in self._user.bridges()]
             self._paused.clear()
         print(time.strftime("%H:%M:%S"), *samples, dict(self.counts), flush=True)
         if len(samples) != 2 or samples[0]["pid"] != samples[1]["pid"]:
@@ -204,7 +204,7 @@ class Soak:
             self.complain(f"in the runtime directory is left: {left}")
 
 
-def measured(number: int) -> dict[str, int]:
+def measure(number: int) -> dict[str, int]:
     """Return the descriptors, children and MiB of memory of a process."""
     process = Path(f"/proc/{number}")
     children = (process / f"task/{number}/children").read_text().split()
