@@ -13,6 +13,7 @@ from bridge.cli.output import visible, write_err, write_json, write_list, write_
 from bridge.errors import UsageError
 from bridge.sessions.checkpoints import Checkpoints
 from bridge.settings import Settings, store_of
+from bridge.store.heartbeat import ALIVE
 from bridge.store.retention import LIMITS
 from bridge.store.store import VERSION, Store, table
 from bridge.text import counted
@@ -38,7 +39,7 @@ async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "BRIDGE": lambda each: each["name"],
         "VERSION": lambda each: str(each["version"]),
-        "ALIVE": lambda each: "yes" if each["quietSeconds"] < 15 else "no",
+        "ALIVE": lambda each: "yes" if each["quietSeconds"] < ALIVE else "no",
         "HEARD": lambda each: f"{each['quietSeconds']:,} s ago",
     }
     return write_list(known, columns, "No bridge uses it.", as_json=False)

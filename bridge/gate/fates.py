@@ -24,10 +24,10 @@ from bridge.event_loop import utc_text
 from bridge.gate.journal import JournalEntry, Outcome, RunJournal, another_retry
 from bridge.model import Json, owner_digest
 from bridge.store import Store, StoreError
+from bridge.store.heartbeat import ALIVE
 
 logger = logging.getLogger(__name__)
 
-ALIVE = 15.0  # Seconds; a bridge that was not heard of for longer counts as gone.
 CALLS = 1_000  # Of one run in its row; no other bridge retries a run that sent more.
 
 _FIELDS = ("server", "tool", "effect", "number", "outcome", "run_id", "server_definition")

@@ -14,6 +14,7 @@ from bridge.store.store import VERSION, Store, StoreError, table
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 5.0  # Between statements of an idle bridge.
+ALIVE = 15.0  # Seconds; a bridge that was not heard of for longer counts as gone.
 
 
 class Heartbeat:
@@ -56,7 +57,7 @@ class Heartbeat:
 
     def _renew(self) -> dict[str, str]:
         bridges, runs = table("bridges"), table("runs")
-        row = {"renewed": self._store.moment(0), "version": VERSION, "settings": ""}
+        row = {"renewed": self._store.moment(0), "version": VERSION}
         keys = {"name": self._name, "process": self.process}
         new = self._store.upsert(bridges).values(**keys, **row)
         changed = new.on_conflict_do_update(index_elements=list(keys), set_=row)

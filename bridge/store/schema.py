@@ -99,7 +99,6 @@ bridges = sa.Table(
     sa.Column("process", sa.String(16), primary_key=True),
     sa.Column("renewed", sa.Float, nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("settings", sa.Text, nullable=False),
 )
 
 # Contents on a server: each has at least one row, and only the last row may be smaller.

@@ -178,18 +178,17 @@ class KubernetesBackend(Backend):
     async def _placed(self, spec: LaunchSpec) -> AsyncIterator[Document]:
         warm = await self._connect_once()
         made = self._template.manifest(pod_name(spec.run_id), spec.limits, "used")
-        names = {made["metadata"]["name"]}
-        warm.mine |= names
+        own = name = made["metadata"]["name"]
+        warm.mine.add(own)
         until = max(WAIT_UNTIL.get(), anyio.current_time() + self._settings.room_seconds)
         try:
             placed = await self._claim_or_create(warm, spec.limits, made, until)
-            names = {placed["metadata"]["name"]}
+            name = placed["metadata"]["name"]
             yield await self._wait_running(warm.cluster, placed, until)
         finally:
             # By name, which is known even if the answer to the creation was lost.
-            for name in names:
-                await warm.cluster.discard(name)
-            warm.mine -= {made["metadata"]["name"], *names}
+            await warm.cluster.discard(name)
+            warm.mine -= {own, name}
 
     async def _claim_or_create(
         self, warm: WarmPods, limits: Limits, made: Document, until: float
