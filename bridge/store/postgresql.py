@@ -143,6 +143,7 @@ def make_engine(pool: int, url: str) -> sa.Engine:
         "fallback_application_name": "mcp-code-bridge",
         # A database without an encoding would return text as bytes.
         "client_encoding": "UTF8",
+        "prepare_threshold": None,  # A pooler may not support prepared statements.
     }
     try:
         # libpq's own parser knows several hosts, services and password files.
@@ -162,13 +163,12 @@ def make_engine(pool: int, url: str) -> sa.Engine:
                     self.pgconn.finish()
                 raise
 
-    def connect() -> psycopg.Connection[Any]:
-        # No prepared statements: a pooler may not support them.
-        return BoundedConnection.connect(prepare_threshold=None, **given)
+        def __del__(self, *_: Any) -> None:
+            self.pgconn.finish()  # SQLAlchemy closes no connection whose first requests fail.
 
     engine = sa.create_engine(
         "postgresql+psycopg://",
-        creator=connect,
+        creator=lambda: BoundedConnection.connect(**given),
         pool_size=pool // 2,
         max_overflow=pool - pool // 2,
         pool_timeout=ANSWER_SECONDS,

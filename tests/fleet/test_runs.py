@@ -62,7 +62,7 @@ def drained(cluster: Cluster, node: Node) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("failure", "word"),
-    [(killed, ""), (stopped, "or its node"), (deleted, "(deleted)"), (drained, "(deleted)")],
+    [(killed, ""), (stopped, ""), (deleted, "(deleted)"), (drained, "(deleted)")],
 )
 async def test_a_run_whose_node_falls_silent_ends_as_lost_and_is_not_made_again(
     cluster: Cluster,
@@ -71,7 +71,7 @@ async def test_a_run_whose_node_falls_silent_ends_as_lost_and_is_not_made_again(
     failure: Callable[[Cluster, Node], AbstractContextManager[None]],
     word: str,
 ) -> None:
-    """The call that went out counts: another pod would make it twice."""
+    """The call that went out counts. A silent node's pod is unreachable, and later evicted."""
     called, ended = tmp_path / "called", list[RunResult]()
     arguments = f"started={str(called)!r}, cancelled={str(tmp_path / 'cancelled')!r}"
     request = RunRequest(code=f"await mcp_work_shop.slow({arguments})", timeout=100)
