@@ -72,8 +72,11 @@ def test_open_questions_reach_their_own_clients_and_so_do_the_answers(asked: Per
 def test_a_cancelled_run_or_lost_client_withdraws_its_own_question_alone(asked: Person) -> None:
     with asked.client() as one, asked.client() as two, asked.client() as three:
         clients = (one, two, three)
-        runs = [client.initialize(elicitation={}).begin_run(ASK) for client in clients]
-        questions = [receive_question(client) for client in clients]
+        runs, questions = [], []
+        for client in clients:
+            # A server with calls of several clients would not say to which its question belongs.
+            runs.append(client.initialize(elicitation={}).begin_run(ASK))
+            questions.append(receive_question(client))
         one.send(method="notifications/cancelled", params={"requestId": runs[0]})
         withdrawn = receive_question(one, "notifications/cancelled")
         assert withdrawn["params"]["requestId"] == questions[0]["id"]

@@ -102,8 +102,9 @@ async def test_what_npm_starts_has_the_environment_and_the_directory_of_the_brid
                 await pool.server("server").start()
         lines = (tmp_path / way).read_text().split("\0")
         seen[way] = dict(line.partition("=")[::2] for line in lines if line)
-        lifecycle = ("npm_lifecycle_script", "npm_config_call", "PATH", "_", TAG_VARIABLE)
-        for name in (*lifecycle, "npm_config_local_prefix", "npm_package_json", "OLDPWD"):
+        lifecycle = ("npm_lifecycle_script", "npm_config_call", "PATH", "_")
+        own = (TAG_VARIABLE, "MCP_BRIDGE_BACKGROUND")
+        for name in (*lifecycle, *own, "npm_config_local_prefix", "npm_package_json", "OLDPWD"):
             seen[way].pop(name, None)
     assert seen["bridge"]["PWD"] == seen["bridge"]["INIT_CWD"] == str(repository)
     assert seen["bridge"] == {**seen["direct"], "PWD": str(repository)}
