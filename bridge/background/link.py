@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import socket
 from typing import Any
 
@@ -118,11 +119,18 @@ class Link(Witness):
 
     def _receive(self) -> bytes | None:
         try:
-            return self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT)
+            if data := self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT):
+                return data
         except BlockingIOError:
             return None
         except ConnectionResetError:
-            return b""
+            pass
+        hang_up = select.poll()
+        hang_up.register(self._socket, 0)
+        if hang_up.poll(0):
+            # The front itself has ended. Its client may read no answer to what was left of a line.
+            self.scope.cancel()
+        return b""
 
     def close(self) -> None:
         self.reader.close()

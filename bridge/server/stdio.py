@@ -323,8 +323,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         match read_line(line, too_complex=too_complex):
             case MessageRefusal(answer):
                 logger.warning("the client sent an invalid message: %s", answer.error.message)
-                if not self._ended:
-                    await self._writer.send(SessionMessage(answer))
+                await self._writer.send(SessionMessage(answer))
                 return None
             case Noise(preview):
                 logger.warning("the client sent a line that is no message: %r", preview)
