@@ -122,7 +122,7 @@ def test_a_strange_hello_costs_the_bridge_no_descriptor(running: Person) -> None
                 link.shutdown(socket.SHUT_WR)
                 while link.recv(1000):
                     pass
-    wait_for(lambda: descriptors_of(number) == before)
+    wait_for(lambda: len(descriptors_of(number)) <= len(before))
     assert running.bridges() == [number]
 
 
