@@ -20,13 +20,13 @@ from contextlib import suppress
 
 from bridge import __version__
 
-TYPE_CHECKING = False  # `typing` takes longer than the rest.
+TYPE_CHECKING = False  # Importing `typing` takes longer than the other imports.
 if TYPE_CHECKING:
     from typing import Any
 
-START_SECONDS = 30.0  # The longest start of a bridge, and its longest end after that of its runs.
+START_SECONDS = 30.0  # Most time for a bridge to start, or to end after its runs have ended.
 
-ANSWER_SECONDS = 2.0  # A bridge that neither answers nor uses a processor for so long hangs.
+ANSWER_SECONDS = 2.0  # A bridge hangs if it neither answers nor computes for this time.
 
 STOP_SECONDS = 3.0  # Between SIGTERM and SIGKILL of a bridge that hangs.
 
@@ -36,7 +36,7 @@ SETTINGS = (
     *("MCP_BRIDGE_", "MCP_SERVERS_CONFIG", "DOCKER_", "CONTAINER_", "KUBECONFIG"),
     *("XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"),
 )
-"""Prefixes of the variables that the parts shared by clients depend on, in addition to `HOME`."""
+"""Prefixes of the variables that, with `HOME`, decide which clients have a bridge in common."""
 
 
 class UnavailableError(Exception):
@@ -131,7 +131,7 @@ def place_for(words: Sequence[str], environ: Mapping[str, str]) -> Place:
     if "background" in config and _is_off(config):
         raise UnavailableError("")
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise UnavailableError(f"{directory} is not a directory that only you can use")
+        raise UnavailableError(f"{directory} must be a directory that only you can use (mode 0700)")
     names = sorted(name for name in environ if name == "HOME" or name.startswith(SETTINGS))
     code = [__version__, __file__, sys.executable]
     flags = [word for word in words if word != "serve"]
@@ -221,7 +221,7 @@ def ask(place: Place, *, stop: bool = False) -> dict[str, Any]:
 
 
 def require_own_peer(link: socket.socket) -> None:
-    """Raise UnavailableError if another user's process is at the other end.
+    """Raise UnavailableError if another user's process is at the other end. Only Linux tells.
 
     The socket's mode does not keep root away.
     """
@@ -273,7 +273,7 @@ def _read_config(environ: Mapping[str, str]) -> str:
 
 
 def _is_off(config: str) -> bool:
-    import tomllib  # Few settings files need it here, and it takes as long as the rest.
+    import tomllib  # Importing it takes as long as the rest, and is rarely needed.
 
     try:
         return tomllib.loads(config).get("background") == "off"

@@ -1,7 +1,7 @@
-"""Executes the commands of other processes in the background bridge.
+"""Executes commands of the user's other processes in the background bridge.
 
-A command uses its process's streams, environment and working directory, and the bridge's servers,
-sandboxes and sessions.
+A command uses the streams, environment and working directory of its own process. It uses the
+servers, sandboxes and sessions of the bridge.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ class CallerOutput(io.RawIOBase):
 
 
 async def execute(link: Link, hello: Mapping[str, Any], parts: SharedParts) -> None:
-    """Execute the command of a front's first message if a bridge can; report the exit status."""
+    """Execute the command of a front's first message, or refuse it; report the exit status."""
     parsed = None
     with suppress(BridgeError):
-        # In a thread, because the first command imports for a second.
+        # In a thread, because the imports of the first command take a second.
         parsed = await anyio.to_thread.run_sync(_parse, hello)
     if parsed is None:
         # The front's process executes the command, or explains the mistake.

@@ -1,8 +1,8 @@
 """The process that a client starts: connects the client to the user's background bridge.
 
 It copies the client's input to the bridge. The bridge writes into the client's pipe itself, so a
-large answer is copied once. The front keeps the input that the bridge has not taken, and what
-another bridge must know to continue after a crash. Imports little, since each client has a front.
+large answer is copied once. The front keeps the input that the bridge has not taken, and the state
+from which another bridge continues after a crash. Imports little: each client has a front.
 """
 
 from __future__ import annotations
@@ -29,25 +29,22 @@ from bridge.background_place import (
     replace_hung,
 )
 
-TYPE_CHECKING = False  # `typing` takes longer than the rest.
+TYPE_CHECKING = False  # Importing `typing` takes longer than the other imports.
 if TYPE_CHECKING:
     from typing import Any
 
-SILENCES = 5  # A bridge that uses a processor hangs after as many times `ANSWER_SECONDS`.
+SILENCES = 5  # Missed answers, of `ANSWER_SECONDS` each, of a bridge that uses a processor.
 
-ATTEMPTS = 5  # A front serves alone after so many bridges that ended before they answered.
+ATTEMPTS = 5  # Bridges that end before an answer, until the front uses none.
 
 PIECE_BYTES = 64 * 1024  # The capacity of a pipe.
 
 COMMANDS = ("run", "tools", "servers", "sessions", "runs", "policy")
-"""Commands that a background bridge executes if it runs."""
+"""Commands that a running bridge may execute; `execution.HANDLERS` has their functions."""
 
 
 def main() -> int:
-    """Attach to the background bridge or execute the command in this process.
-
-    Return the exit status.
-    """
+    """Attach the client to a bridge, or execute the command there or here; return the status."""
     words, resumed = sys.argv[1:], None
     if os.access(usual := f"/run/user/{os.getuid()}", os.W_OK):
         # Codex passes only a few variables to its servers.
@@ -61,7 +58,7 @@ def main() -> int:
                 return front.serve()
             except UnavailableError as error:
                 if str(error):
-                    print(f"mcp-code-bridge serves alone: {error}.", file=sys.stderr)  # noqa: T201
+                    print(f"mcp-code-bridge uses no background bridge: {error}.", file=sys.stderr)  # noqa: T201
                 resumed = {**front.session(), "unread": bytes(front.pending)}
         elif words[:1] and words[0] in COMMANDS and (status := execute(words)) is not None:
             return status
@@ -86,7 +83,7 @@ def serves(words: Sequence[str]) -> bool:
 class Front:
     """A client's connection to a background bridge, and to the next one after a crash.
 
-    It sends `hello` on one line, then the client's input as it is, and closes its half of the
+    It sends `hello` on one line, then the client's unchanged input, and closes its half of the
     connection at the end. `_note` reads the bridge's reports.
     """
 
@@ -106,16 +103,16 @@ class Front:
         self._status: int | None = None
 
     def serve(self) -> int:
-        """Copy until the bridge reports the end of the client's session; return its status.
+        """Copy until the bridge reports the end of the client's session; return the exit status.
 
         Raises:
-            UnavailableError: There is no bridge to use; `session` has what the client needs.
+            UnavailableError: No bridge is usable; `session` has the state of the client.
         """
         place = place_for(self._words, os.environ)
         while self._status is None:
             if self._link is None:
                 if self._lost == ATTEMPTS:
-                    raise UnavailableError(f"{ATTEMPTS} background bridges have ended at once")
+                    raise UnavailableError(f"{ATTEMPTS} in a row ended before an answer")
                 idle = not (self._open or self.pending)
                 # The client needs no bridge until it sends something.
                 if self._lines and idle and (self._ended or not self._take_input()):
@@ -127,7 +124,7 @@ class Front:
                 self._copy(place, self._link)
             except OSError:
                 with suppress(OSError):
-                    # Its last reports show what must not be done again.
+                    # Its last reports show which requests must not be repeated.
                     while True:
                         self._read(self._link)
                 self._link.close()
@@ -136,7 +133,7 @@ class Front:
         return self._status
 
     def session(self) -> dict[str, Any]:
-        """Return what another bridge must know to continue this client's session.
+        """Return the state from which another bridge continues this client's session.
 
         `open` has pairs of a request's id, as JSON, and its run's id, which may be empty.
         """
@@ -149,7 +146,7 @@ class Front:
         # A client that sends faster than the bridge reads has to wait.
         if not self._ended and len(self._outgoing) < PIECE_BYTES:
             reads.append(0)
-        # Only a bridge that has something to do can hang.
+        # Without an open request, the front expects no answer.
         patience = SILENCES * ANSWER_SECONDS if self._open or self.pending else None
         writes = [link] if self._outgoing or self._end_is_due else []
         readable, writable, _ = select.select(reads, writes, [], patience)
@@ -205,7 +202,7 @@ class Front:
 
 
 def execute(words: Sequence[str]) -> int | None:
-    """Let a running bridge execute a command; return the exit status, or None if it does not."""
+    """Let a running bridge execute a command; return the exit status; None if none executes it."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     if any(each is None or each.encoding != "utf-8" for each in streams):
         return None
@@ -213,7 +210,7 @@ def execute(words: Sequence[str]) -> int | None:
     if any("/dev/" in word or "/proc/" in word for word in words):
         return None
     try:
-        # A command in the background must not use its terminal.
+        # A background job of a shell must not use the terminal.
         if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
             return None
         if not os.path.exists(directory_of(os.environ)):  # noqa: PTH110
@@ -248,19 +245,19 @@ def follow(link: socket.socket) -> int:
         return 128 + received[0]
     if answer:
         return int(json.loads(answer)["status"])
-    text = "error: The background bridge has ended before the command.\n"
-    sys.stderr.write(f"{text}hint: `mcp-code-bridge runs` shows what a run had called.\n")
+    text = "error: The background bridge ended before the command did.\n"
+    sys.stderr.write(f"{text}hint: `mcp-code-bridge runs show RUN` shows the calls of a run.\n")
     return 1
 
 
-def hello(place: Place, words: Sequence[str], **wish: object) -> dict[str, Any]:
-    """Return a front's first message: its wish, and what the bridge must know of this process."""
+def hello(place: Place, words: Sequence[str], **request: object) -> dict[str, Any]:
+    """Return a front's first message: its request, and the facts of its process."""
     try:
         directory = os.getcwd()  # noqa: PTH109
     except FileNotFoundError:
         directory = "/"
     facts = {"identity": place.identity, "words": list(words), "environ": dict(os.environ)}
-    return {**wish, **facts, "cwd": directory}
+    return {**request, **facts, "cwd": directory}
 
 
 def attach(place: Place, message: Mapping[str, Any]) -> socket.socket:
@@ -282,17 +279,17 @@ def attach(place: Place, message: Mapping[str, Any]) -> socket.socket:
                 time.sleep(0.02)
             elif started:
                 os.close(lock)
-                raise UnavailableError("it could not be started")
+                raise UnavailableError("a new one ended while it started")
             else:
                 started = True
                 start(message["words"], lock)
         except TimeoutError:
             silences += 1
             if silences < SILENCES and worked != place.processor_time():
-                # It is only slow, on a busy machine.
+                # It computes, so it may only be slow.
                 continue
             if not replace_hung(place) and silences > 1:
-                reason = "an unknown process holds its place and does not answer"
+                reason = "an unknown process listens on its socket and does not answer"
                 raise UnavailableError(reason) from None
         except OSError as error:
             raise UnavailableError(f"{place.directory}: {error.strerror or error}") from error

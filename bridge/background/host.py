@@ -58,7 +58,7 @@ LOG_BYTES = 5 * 1024 * 1024  # Most in the log's file, and in each of its two ea
 
 
 class Host:
-    """Serves fronts until a signal, `background stop`, or half an hour without use."""
+    """The server of all fronts, until a signal, `background stop` or a time without use."""
 
     def __init__(self, settings: Settings, place: Place, lock: int, parts: SharedParts) -> None:
         self._settings = settings
@@ -71,7 +71,7 @@ class Host:
         self._ending = anyio.Event()
 
     async def serve(self) -> None:
-        """Accept fronts until the end; then let runs end, and end all clients."""
+        """Accept fronts until the bridge ends; then wait for runs, and end all sessions."""
         async with background_task(self._end_on_signal), background_tasks() as tasks:
             with self._listening() as listener:
                 tasks.start_soon(self._end_when_unused)
@@ -87,7 +87,7 @@ class Host:
 
     @contextmanager
     def _listening(self) -> Iterator[socket.socket]:
-        """Listen at the place and write the record; on exit, leave the place to another bridge."""
+        """Listen at the place and write the record; on exit, remove both and unlock the place."""
         place = self._place
         listener = unix_listener(Path(place.socket))
         try:
@@ -133,7 +133,7 @@ class Host:
             try:
                 connection, _ = listener.accept()
             except OSError as error:
-                logger.warning("no front is accepted: %s", failed_call(error))
+                logger.warning("a client could not be accepted: %s", failed_call(error))
                 await anyio.sleep(0.5)
             else:
                 tasks.start_soon(self._handle, connection)
@@ -145,10 +145,10 @@ class Host:
             with anyio.fail_after(ANSWER_SECONDS):
                 hello = await link.hello()
             if self._ending.is_set():
-                # The front takes another bridge.
+                # The front connects to another bridge.
                 return
             if hello.get("identity") not in (None, self._place.identity):
-                link.tell(refused="the bridge in its place has other settings")
+                link.tell(refused="the bridge on its socket has other settings")
             elif "command" in hello or "serve" in hello:
                 self._clients[link] = {"cwd": hello["cwd"], "since": utc_text(time.time())}
                 if "command" in hello:
@@ -160,7 +160,7 @@ class Host:
                 if hello.get("stop"):
                     self._ending.set()
         except (ChannelClosedError, UnavailableError, OSError, ValueError) as error:
-            logger.info("a front has gone: %s", error)
+            logger.info("the connection of a client ended: %s", error)
         except Exception:
             # The boundary of one client: its errors must not end the others.
             logger.exception("serving a client failed")
@@ -175,7 +175,7 @@ class Host:
             assert isinstance(invocation, Invocation)
             settings = load(invocation.flags, hello["environ"])
         except BridgeError as error:
-            # A bridge of its own explains the mistake to the client.
+            # The front serves the client itself, and explains the mistake to it.
             link.tell(refused=error.message)
             return
         if settings.background == "off":
@@ -225,7 +225,7 @@ def main(lock: int, words: list[str]) -> None:
     invocation = read_words(words)
     assert isinstance(invocation, Invocation)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # The limit of the client that started this process is too low for all clients.
+    # The client that started this process may have a limit that is too low for all clients.
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
     settings = load(invocation.flags)
     prepare_state(settings)
@@ -246,5 +246,5 @@ if __name__ == "__main__":
     gc.freeze()  # No later collection pauses a run for the imported objects.
     main(int(sys.argv[1]), sys.argv[2:])
     logging.shutdown()
-    # A thread may still write to a reader that does not read.
+    # A thread may be blocked in a write to a stopped reader.
     os._exit(0)

@@ -24,7 +24,7 @@ _SET_UP = ("initialize", "notifications/initialized", "logging/setLevel")
 
 
 class Link(Witness):
-    """A front's connection: gives the client's input, and reports to the front what became of it.
+    """A front's connection: reads the client's input, and reports its handling to the front.
 
     `Front` describes the input and the reports. Close the link at the end.
     """
@@ -78,7 +78,7 @@ class Link(Witness):
 
     async def take(self, line: bytes | OversizeLine, message: JSONRPCMessage | None) -> None:
         if self._leaving and isinstance(message, JSONRPCRequest):
-            # The next bridge gets it.
+            # The front sends it to the next bridge.
             await anyio.sleep_forever()
         size = line.size if isinstance(line, OversizeLine) else len(line)
         facts: dict[str, object] = {"taken": size + 1}
@@ -112,7 +112,7 @@ class Link(Witness):
             self.scope.cancel()
 
     def leave(self) -> None:
-        """End the session when its open requests have answers; the front takes another bridge."""
+        """End the session when its requests are answered; the front connects to another bridge."""
         self._leaving = True
         if not self._open:
             self.scope.cancel()
@@ -128,7 +128,7 @@ class Link(Witness):
         hang_up = select.poll()
         hang_up.register(self._socket, 0)
         if hang_up.poll(0):
-            # The front itself has ended. Its client may read no answer to what was left of a line.
+            # The front itself has ended, so an unfinished last line gets no answer.
             self.scope.cancel()
         return b""
 

@@ -1,4 +1,4 @@
-"""`background`: shows and ends this user's background bridges."""
+"""`background`: shows and ends this user's background bridges, and prints their log."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ LOG_NAME = "background.log"  # In the state directory.
 
 
 async def status(settings: Settings, *, as_json: AsJson = False) -> int:
-    """Show the running background bridges, their clients and their servers' processes."""
+    """A client has its directory, and a server its process and its number of clients."""
     bridges = await anyio.to_thread.run_sync(ask_all, settings.environ)
     if as_json:
         write_json(bridges, indent=2)
         return 0
     if not bridges:
-        write_err("No background bridge runs. The next client starts one.\n")
+        write_err("No background bridge answers. The next client starts one.\n")
     for report in bridges:
         write_out(_describe(report))
     return 0
 
 
 async def stop(settings: Settings) -> int:
-    """Let runs end, and stop; an attached client starts another one when it needs it."""
+    """Runs get `drain_seconds` to end. An open client's next request starts another."""
     await anyio.to_thread.run_sync(end_all, settings.environ, settings.drain_seconds)
     return 0
 
 
 async def logs(settings: Settings, *, number: Annotated[int, count("how many lines")] = 100) -> int:
-    """Print the end of the background bridge's log."""
+    """Reads `background.log` and `background.log.1` in the state directory."""
     last = deque[str](maxlen=number)
     path = settings.state_dir / LOG_NAME
     for part in (path.with_name(f"{LOG_NAME}.1"), path):
@@ -98,7 +98,8 @@ def end_all(environ: Mapping[str, str], drain_seconds: float, state: str = "") -
             time.sleep(0.05)
         ended += 1
     if ended or not state:
-        write_err(f"{counted(ended, 'background bridge')} stopped.\n")
+        more = " The next request of an open client starts another." if ended else ""
+        write_err(f"{counted(ended, 'background bridge')} stopped.{more}\n")
 
 
 def check(settings: Settings) -> dict[str, Any]:
@@ -121,13 +122,13 @@ def describe(facts: Mapping[str, Any]) -> str:
     elif bridges:
         use = f"{counted(len(bridges), 'bridge')} in {facts['directory']}"
     else:
-        use = f"none runs; the next client starts one in {facts['directory']}"
+        use = f"none answers, the next client starts one in {facts['directory']}"
     lines = "".join(map(_describe, bridges)).splitlines()
     return "\n      ".join([f"background: {use}", *lines]) + "\n"
 
 
 def _describe(report: Mapping[str, Any]) -> str:
-    lines = [f"process {report['pid']} since {report['since']}, {counted(report['runs'], 'run')}"]
+    lines = [f"bridge: process {report['pid']} since {report['since']}, runs: {report['runs']}"]
     lines += [f"  client in {each['cwd']} since {each['since']}" for each in report["clients"]]
     for each in report["servers"]:
         users = counted(each["clients"], "client")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Origin:
-    """A command's process; by default this one, whose values replace empty ones."""
+    """A command's process, by default this one; empty values mean those of this process."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     cwd: str = ""
@@ -50,7 +50,7 @@ def path_of(word: str | Path) -> Path:
 
 
 def columns_of(stream: TextIO) -> int:
-    """Return the width of a stream's terminal; 0 for a terminal without one."""
+    """Return the width of a stream's terminal: 0 if it is unknown, 80 without a terminal."""
     with suppress(OSError):
         return os.get_terminal_size(stream.fileno()).columns
     return 80

@@ -54,7 +54,7 @@ async def purge(
     yes: Yes = False,
 ) -> int:
     """Shows what goes and asks: settings and policy, logins, records, artifacts, sessions, skills,
-    packages, images and containers. Refuses while a client uses or still has the bridge.
+    packages, images and containers. Refuses while a client uses the bridge or is set up for it.
     """
     _require_uninstalled(settings)
     await anyio.to_thread.run_sync(_end_unused_bridges, settings)

@@ -118,10 +118,10 @@ class ServerSettings:
     Attributes:
         protocol: The server's protocol: "legacy" begins with `initialize`, "modern" with
             `server/discover`; "auto" tries both.
-        share: Which clients of a background bridge share its process: those with an equal
-            "definition" and working directory, those of the "user" with an equal definition, or
-            none ("client"). "auto" means "definition", and "client" for known servers that keep
-            a state for their client.
+        share: Which clients of a background bridge share its process: those with equal
+            definition, environment, roots and working directory ("definition"), those in any
+            working directory ("user"), or none ("client"). "auto" means "definition", and
+            "client" for known servers that keep a state for their client.
     """
 
     protocol: ProtocolMode = "auto"

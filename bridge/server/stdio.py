@@ -360,7 +360,7 @@ def _fate(run: str, state_dir: Path) -> str:
     """Return the error of a request whose bridge ended before the response."""
     text = "The background bridge ended before it had answered."
     if not run:
-        return f"{text} It is not known to have begun a run; make the request again."
+        return f"{text} No run is known to have begun. Make the request again."
     records: Sequence[Mapping[str, Any]] = ()
     with suppress(OSError, BridgeError):
         records = about(state_dir / "audit", run)
@@ -371,7 +371,7 @@ def _fate(run: str, state_dir: Path) -> str:
         if each["kind"] == "call"
     )
     calls = ", ".join(f"{call} × {n}" if n > 1 else call for call, n in sent.items())
-    return f"{text} Run {run} had sent {calls or 'no call'}. Check before you make it again."
+    return f"{text} Run {run} had sent {calls or 'no recorded call'}. Check before you repeat it."
 
 
 async def serve_client(

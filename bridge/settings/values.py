@@ -73,7 +73,7 @@ class Settings:
             ("auto").
         structured: Where a result has its record: in `_meta`, or as structured content, which
             many clients show their model instead of the text.
-        log_level: The lowest level that is logged to stderr.
+        log_level: The lowest level that is logged, to stderr or the background bridge's log.
         log_format: Whether log lines are text or JSON objects.
         profile: "standard", "strict" or one of `[profiles]`.
         strict: Whether the profile is or extends "strict".
@@ -129,7 +129,7 @@ class Settings:
             directory.
         replica: This bridge's name among several that serve HTTP together; by default the host
             name.
-        drain_seconds: Seconds that a stopping HTTP bridge waits for its runs.
+        drain_seconds: Seconds that a stopping HTTP or background bridge waits for its runs.
         directories: Host directories that programs may access.
         dependencies: The packages that a run may request, and their index.
         allow_packages: Whether runs get packages that `[dependencies]` allows; by default all

@@ -318,11 +318,11 @@ class Callers:
         self._open: set[_OpenRequest] = set()
         self._recent: dict[Hashable, _RecentCaller] = {}
         self._refused = 0
-        self.have_been_asked = False  # Other than for roots.
+        self.have_been_asked = False  # By the server, other than for roots.
         self._asked: Hashable = None  # The client that the server has asked last.
 
     def asks_another_than(self, client: Hashable) -> bool:
-        """Whether the server has asked other clients, and thus serves no call of this one."""
+        """Whether the server has asked, and another client last; then this one needs its own."""
         return self.have_been_asked and self._asked != client
 
     @contextmanager

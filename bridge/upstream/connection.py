@@ -74,7 +74,7 @@ _CHANGES: dict[type, ListName] = {
 STATEFUL = re.compile(
     r"playwright|puppeteer|chrome-devtools|browser|selenium|sequential-?thinking", re.IGNORECASE
 )
-"""Matches the packages of servers that keep a state for their client: pages, thoughts."""
+"""Matches command lines of servers that keep a state for their client: pages, thoughts."""
 
 
 class StartAdmission(Protocol):

@@ -26,11 +26,11 @@ from bridge.upstream.process import STOP_SECONDS, reap_orphans
 
 logger = logging.getLogger(__name__)
 
-LINGER_SECONDS = 60.0  # A shared process outlives its last client so long: clients restart.
+LINGER_SECONDS = 60.0  # From the last client's end to its process's: clients restart.
 
 
 def share_key(spec: ServerSpec, pool: PoolSettings) -> str:
-    """Return a key that is equal for clients that can share a process; empty for none."""
+    """Return a key that is equal for clients that share a process; empty if none do."""
     share = pool.share_of(spec)
     if spec.transport != "stdio" or share == "client":
         return ""
@@ -113,7 +113,7 @@ class Connections:
         self._tasks.start_soon(self._own, connection)
 
     def leave(self, connection: Connection, user: ListsChanged, *, drain: bool) -> None:
-        """End a client's use; close the connection after the last use, if `drain` gracefully."""
+        """End a client's use. Unused connections close: later if shared, unless `drain`."""
         connection.users.pop(user, None)
         if connection.users:
             return

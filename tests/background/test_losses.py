@@ -1,4 +1,4 @@
-"""A background bridge that dies, hangs or cannot be had costs no client its session."""
+"""A background bridge that dies, hangs or is unavailable costs no client its session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from bridge.background_place import UnavailableError, directory_of, place_for
 from tests.background.rig import Client, Person, text_of, wait_for
 
-SERVED_ALONE = "mcp-code-bridge serves alone"
+SERVED_ALONE = "mcp-code-bridge uses no background bridge"
 
 
 def kill(number: int) -> None:

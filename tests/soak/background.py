@@ -33,7 +33,7 @@ MEMORY_SLACK = 24  # MiB that allocators keep for minutes.
 
 CREATE = "print((await mcp_{server}.create(title='{title}'))['title'])"
 
-UNSENT = re.compile(r"had sent no call|not known to have begun|once it runs again|is ending")
+UNSENT = re.compile(r"had sent no recorded call|No run is known|once it runs again|is ending")
 """In errors that promise that no call has gone out."""
 
 
