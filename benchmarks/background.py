@@ -32,7 +32,7 @@ from benchmarks.processes import all_pids, below, command, proportional_mb
 from benchmarks.results import Measurement
 from benchmarks.rows.bulk import FETCH, MEGABYTE, RESULT_MB
 from benchmarks.targets import CLIENTS
-from bridge.background_place import directory_of, places
+from bridge.background_instance import directory_of, instances
 
 ALONE, OFF, ON = "alone", "off", "background"
 MODES = {ALONE: "clients alone", OFF: "a bridge each", ON: "background bridge"}
@@ -207,7 +207,7 @@ class Clients:
 
     def bridges(self) -> set[int]:
         """Return the background bridges."""
-        found = (place.process() for place in places(directory_of(self.environ)))
+        found = (each.process() for each in instances(directory_of(self.environ)))
         return {number for number in found if number is not None}
 
     def wait_quiet(self) -> set[int]:

@@ -17,23 +17,23 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from bridge.background_place import (
+from bridge.background_instance import (
     ANSWER_SECONDS,
     START_SECONDS,
-    Place,
+    Instance,
     UnavailableError,
     ask,
     connect,
     directory_of,
-    place_for,
-    replace_hung,
+    end_hung,
+    instance_for,
 )
 
 TYPE_CHECKING = False  # Importing `typing` takes longer than the other imports.
 if TYPE_CHECKING:
     from typing import Any
 
-SILENCES = 5  # Missed answers, of `ANSWER_SECONDS` each, of a bridge that uses a processor.
+MISSED_ANSWERS = 5  # Of a bridge that uses a processor, until it counts as hung.
 
 ATTEMPTS = 5  # Bridges that end before an answer, until the front uses none.
 
@@ -108,7 +108,7 @@ class Front:
         Raises:
             UnavailableError: No bridge is usable; `session` has the state of the client.
         """
-        place = place_for(self._words, os.environ)
+        instance = instance_for(self._words, os.environ)
         while self._status is None:
             if self._link is None:
                 if self._lost == ATTEMPTS:
@@ -117,11 +117,11 @@ class Front:
                 # The client needs no bridge until it sends something.
                 if self._lines and idle and (self._ended or not self._take_input()):
                     return 0
-                self._link = attach(place, hello(place, self._words, serve=self.session()))
+                self._link = attach(instance, hello(instance, self._words, serve=self.session()))
                 self._unread, self._outgoing = b"", self.pending[:]
                 self._end_is_due = self._ended
             try:
-                self._copy(place, self._link)
+                self._copy(instance, self._link)
             except OSError:
                 with suppress(OSError):
                     # Its last reports show which requests must not be repeated.
@@ -140,21 +140,21 @@ class Front:
         lines, requests = list(self._lines.values()), list(self._open.items())
         return {"lines": lines, "open": requests, "torn": self._torn}
 
-    def _copy(self, place: Place, link: socket.socket) -> None:
+    def _copy(self, instance: Instance, link: socket.socket) -> None:
         """Copy what is ready. Raises `OSError` when the bridge has gone."""
         reads = [link.fileno()]
         # A client that sends faster than the bridge reads has to wait.
         if not self._ended and len(self._outgoing) < PIECE_BYTES:
             reads.append(0)
         # Without an open request, the front expects no answer.
-        patience = SILENCES * ANSWER_SECONDS if self._open or self.pending else None
+        patience = MISSED_ANSWERS * ANSWER_SECONDS if self._open or self.pending else None
         writes = [link] if self._outgoing or self._end_is_due else []
         readable, writable, _ = select.select(reads, writes, [], patience)
         if not (readable or writable):
             try:
-                ask(place)
+                ask(instance)
             except TimeoutError:
-                replace_hung(place)
+                end_hung(instance)
         if link.fileno() in readable:
             self._read(link)
         if writable and self._outgoing:
@@ -215,8 +215,8 @@ def execute(words: Sequence[str]) -> int | None:
             return None
         if not os.path.exists(directory_of(os.environ)):  # noqa: PTH110
             return None
-        place = place_for((), os.environ)
-        accepted = connect(place, hello(place, words, command=True), (0, 1, 2))
+        instance = instance_for((), os.environ)
+        accepted = connect(instance, hello(instance, words, command=True), (0, 1, 2))
     except (UnavailableError, OSError):
         return None
     return None if accepted is None else follow(accepted[0])
@@ -250,30 +250,30 @@ def follow(link: socket.socket) -> int:
     return 1
 
 
-def hello(place: Place, words: Sequence[str], **request: object) -> dict[str, Any]:
+def hello(instance: Instance, words: Sequence[str], **request: object) -> dict[str, Any]:
     """Return a front's first message: its request, and the facts of its process."""
     try:
         directory = os.getcwd()  # noqa: PTH109
     except FileNotFoundError:
         directory = "/"
-    facts = {"identity": place.identity, "words": list(words), "environ": dict(os.environ)}
+    facts = {"identity": instance.identity, "words": list(words), "environ": dict(os.environ)}
     return {**request, **facts, "cwd": directory}
 
 
-def attach(place: Place, message: Mapping[str, Any]) -> socket.socket:
-    """Return a connection to the place's bridge, after starting a bridge if none runs.
+def attach(instance: Instance, message: Mapping[str, Any]) -> socket.socket:
+    """Return a connection to a bridge, after starting it if it does not run.
 
     Raises:
         UnavailableError: No bridge accepts the client, and none could be started within 30 s.
     """
-    started, silences = False, 0
+    started, missed = False, 0
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        worked = place.processor_time()
+        worked = instance.processor_time()
         try:
-            if (accepted := connect(place, message, [1])) is not None:
+            if (accepted := connect(instance, message, [1])) is not None:
                 return accepted[0]
-            lock = place.hold_lock()
+            lock = instance.hold_lock()
             if lock is None:
                 # Another front starts a bridge.
                 time.sleep(0.02)
@@ -284,15 +284,15 @@ def attach(place: Place, message: Mapping[str, Any]) -> socket.socket:
                 started = True
                 start(message["words"], lock)
         except TimeoutError:
-            silences += 1
-            if silences < SILENCES and worked != place.processor_time():
+            missed += 1
+            if missed < MISSED_ANSWERS and worked != instance.processor_time():
                 # It computes, so it may only be slow.
                 continue
-            if not replace_hung(place) and silences > 1:
+            if not end_hung(instance) and missed > 1:
                 reason = "an unknown process listens on its socket and does not answer"
                 raise UnavailableError(reason) from None
         except OSError as error:
-            raise UnavailableError(f"{place.directory}: {error.strerror or error}") from error
+            raise UnavailableError(f"{instance.directory}: {error.strerror or error}") from error
     raise UnavailableError(f"none was ready within {START_SECONDS:g} s")
 
 

@@ -27,12 +27,12 @@ import anyio.to_thread
 from bridge.atomic_files import replace_file
 from bridge.background.execution import execute
 from bridge.background.link import Link
-from bridge.background_place import (
+from bridge.background_instance import (
     ANSWER_SECONDS,
-    Place,
+    Instance,
     UnavailableError,
-    place_for,
-    places,
+    instance_for,
+    instances,
     process_start,
     remove_dead,
     require_own_peer,
@@ -60,10 +60,10 @@ LOG_BYTES = 5 * 1024 * 1024  # Most in the log's file, and in each of its two ea
 class Host:
     """The server of all fronts, until a signal, `background stop` or a time without use."""
 
-    def __init__(self, settings: Settings, place: Place, lock: int, parts: SharedParts) -> None:
+    def __init__(self, settings: Settings, own: Instance, lock: int, parts: SharedParts) -> None:
         self._settings = settings
-        self._place = place
-        self._lock = lock  # A descriptor that holds the place's lock.
+        self._instance = own
+        self._lock = lock  # A descriptor that holds the instance's lock.
         self._parts = parts
         self._clients: dict[Link, dict[str, Any]] = {}
         self._used_at = time.monotonic()
@@ -87,9 +87,9 @@ class Host:
 
     @contextmanager
     def _listening(self) -> Iterator[socket.socket]:
-        """Listen at the place and write the record; on exit, remove both and unlock the place."""
-        place = self._place
-        listener = unix_listener(Path(place.socket))
+        """Listen and write the record; on exit, remove both and release the lock."""
+        instance = self._instance
+        listener = unix_listener(Path(instance.socket))
         try:
             listener.listen(socket.SOMAXCONN)
             listener.setblocking(False)
@@ -100,24 +100,24 @@ class Host:
                 "began": time.monotonic(),  # The clock of all processes, which never jumps.
                 "state": str(self._settings.state_dir),
             }
-            replace_file(Path(place.record), json.dumps(record).encode())
-            self._inode = Path(place.record).stat().st_ino
-            remove_dead(place.directory)
+            replace_file(Path(instance.record), json.dumps(record).encode())
+            self._inode = Path(instance.record).stat().st_ino
+            remove_dead(instance.directory)
             yield listener
         finally:
-            if self._owns_place():
-                for path in (place.socket, place.record):
+            if self._is_reachable():
+                for path in (instance.socket, instance.record):
                     with suppress(OSError):
                         Path(path).unlink()
             listener.close()
             os.close(self._lock)
 
-    def _owns_place(self) -> bool:
+    def _is_reachable(self) -> bool:
         """Whether fronts find this bridge; false after a cleaner has removed its files."""
         # This opens no file, because the bridge may have too many open.
         with suppress(FileNotFoundError):
-            Path(self._place.socket).stat()
-            return Path(self._place.record).stat().st_ino == self._inode
+            Path(self._instance.socket).stat()
+            return Path(self._instance.record).stat().st_ino == self._inode
         return False
 
     async def _drain(self) -> None:
@@ -147,7 +147,7 @@ class Host:
             if self._ending.is_set():
                 # The front connects to another bridge.
                 return
-            if hello.get("identity") not in (None, self._place.identity):
+            if hello.get("identity") not in (None, self._instance.identity):
                 link.tell(refused="the bridge on its socket has other settings")
             elif "command" in hello or "serve" in hello:
                 self._clients[link] = {"cwd": hello["cwd"], "since": utc_text(time.time())}
@@ -194,14 +194,14 @@ class Host:
         """Return what `background status` shows; `runs` is a count."""
         return {
             "pid": os.getpid(),
-            "since": self._place.read_record().get("since", ""),
+            "since": self._instance.read_record().get("since", ""),
             "clients": list(self._clients.values()),
             "runs": self._parts.running_runs.count,
             "servers": self._parts.connections.report(),
         }
 
     async def _end_when_unused(self) -> None:
-        while self._owns_place() and not self._is_unused():  # noqa: ASYNC110 - files, time
+        while self._is_reachable() and not self._is_unused():  # noqa: ASYNC110 - files, time
             await anyio.sleep(1.0)
         self._ending.set()
 
@@ -212,8 +212,9 @@ class Host:
 
     def _is_superseded(self) -> bool:
         """Whether a later bridge has the same state directory: an upgrade, or other settings."""
-        own = self._place.read_record()
-        others = [each.read_record() for each in places(self._place.directory) if each.process()]
+        own = self._instance.read_record()
+        every = instances(self._instance.directory)
+        others = [each.read_record() for each in every if each.process()]
         return any(
             each.get("state") == own.get("state") and each.get("began", 0) > own.get("began", 0)
             for each in others
@@ -221,7 +222,7 @@ class Host:
 
 
 def main(lock: int, words: list[str]) -> None:
-    """Serve fronts at the place of a command line, whose lock this process holds."""
+    """Serve as the instance of a command line, whose lock this process holds."""
     invocation = read_words(words)
     assert isinstance(invocation, Invocation)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -234,12 +235,12 @@ def main(lock: int, words: list[str]) -> None:
     # A command's log goes to the command's own process.
     handler.addFilter(lambda _: ORIGIN.get().shared is None)
     begin_log(handler, settings)
-    anyio.run(_serve, settings, place_for(words, os.environ), lock)
+    anyio.run(_serve, settings, instance_for(words, os.environ), lock)
 
 
-async def _serve(settings: Settings, place: Place, lock: int) -> None:
+async def _serve(settings: Settings, instance: Instance, lock: int) -> None:
     async with SharedParts(settings, select_present, several=True).opened() as parts:
-        await Host(settings, place, lock, parts).serve()
+        await Host(settings, instance, lock, parts).serve()
 
 
 if __name__ == "__main__":

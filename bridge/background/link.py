@@ -16,14 +16,14 @@ from mcp_types.jsonrpc import RequestId
 
 from bridge.descriptor_reader import READ_BYTES, Reader
 from bridge.errors import ChannelClosedError
-from bridge.server.stdio import CANCELLED, Witness
+from bridge.server.stdio import CANCELLED, Observer
 from bridge.upstream.framing import OversizeLine
 
 _SET_UP = ("initialize", "notifications/initialized", "logging/setLevel")
 """Methods that set up a client's session. A method's last message counts."""
 
 
-class Link(Witness):
+class Link(Observer):
     """A front's connection: reads the client's input, and reports its handling to the front.
 
     `Front` describes the input and the reports. Close the link at the end.

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 
-from bridge.background_place import (
+from bridge.background_instance import (
     START_SECONDS,
-    Place,
+    Instance,
     UnavailableError,
     ask,
     directory_of,
-    place_for,
-    places,
+    instance_for,
+    instances,
     process_start,
 )
 from bridge.cli.options import AsJson, count
@@ -61,18 +61,18 @@ async def logs(settings: Settings, *, number: Annotated[int, count("how many lin
     return 0
 
 
-def _places(environ: Mapping[str, str], state: str) -> list[Place]:
-    """Return the places of bridges with a state directory, or of all for an empty one."""
-    recorded = places(directory_of(environ))
-    return [place for place in recorded if state in ("", place.read_record().get("state"))]
+def _instances(environ: Mapping[str, str], state: str) -> list[Instance]:
+    """Return the bridges with a state directory, or all for an empty one."""
+    recorded = instances(directory_of(environ))
+    return [instance for instance in recorded if state in ("", instance.read_record().get("state"))]
 
 
 def ask_all(environ: Mapping[str, str], state: str = "") -> list[dict[str, Any]]:
     """Return the reports of the running bridges, all or of a state directory. Blocks."""
     reports = []
-    for place in _places(environ, state):
+    for instance in _instances(environ, state):
         with suppress(UnavailableError, OSError):
-            if report := ask(place):
+            if report := ask(instance):
                 reports.append(report)
     return reports
 
@@ -84,12 +84,12 @@ def end_all(environ: Mapping[str, str], drain_seconds: float, state: str = "") -
         BridgeError: A bridge still runs 30 s after its runs have had `drain_seconds` to end.
     """
     ended = 0
-    for place in _places(environ, state):
-        number = place.process()
+    for instance in _instances(environ, state):
+        number = instance.process()
         if number is None:
             continue
         with suppress(UnavailableError, OSError):
-            ask(place, stop=True)
+            ask(instance, stop=True)
         until = time.monotonic() + drain_seconds + START_SECONDS
         while process_start(number):
             if time.monotonic() > until:
@@ -106,7 +106,7 @@ def check(settings: Settings) -> dict[str, Any]:
     """Return the sockets' directory, why clients do not use it, and the bridges. Blocks."""
     environ, problem = settings.environ, ""
     try:
-        place_for((), environ)
+        instance_for((), environ)
     except UnavailableError as error:
         problem = str(error)
     if settings.background == "off":

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from bridge import private_files
 from bridge.atomic_files import replace_file
-from bridge.background_place import directory_of
+from bridge.background_instance import directory_of
 from bridge.cli.app import PROGRAM
 from bridge.cli.background import LOG_NAME, ask_all, end_all
 from bridge.cli.install import machine_here

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.background_place import process_start
+from bridge.background_instance import process_start
 from bridge.errors import SandboxError
 from bridge.sandbox.backend import Backend
 

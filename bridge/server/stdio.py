@@ -100,7 +100,7 @@ class Resumed:
         return {each.id for each in found if isinstance(each, JSONRPCRequest)}
 
 
-class Witness:
+class Observer:
     """An observer of a client's messages. This one does nothing; `Link` reports to a front."""
 
     async def take(self, line: bytes | OversizeLine, message: JSONRPCMessage | None) -> None:
@@ -125,13 +125,13 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         self,
         fd: int,
         over: anyio.CancelScope,
-        witness: Witness | None = None,
+        observer: Observer | None = None,
         resumed: Resumed = Resumed(),
     ) -> None:
         self.before = time.time_ns() // 1_000_000 if resumed.lines else 0
         self._fd = fd
         self._over = over
-        self._witness = witness or Witness()
+        self._observer = observer or Observer()
         self._answered = resumed.set_up() - resumed.open.keys()
         # There is usually one writer, and then nothing to wait for.
         self._lock = anyio.Lock(fast_acquire=True)
@@ -154,12 +154,12 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
             # A pipe takes a short message whole.
             long = len(self._rest) > PIECE_BYTES
             if long:
-                self._witness.note_writing(long=True)
+                self._observer.note_writing(long=True)
             await self._write_rest()
             if long:
-                self._witness.note_writing(long=False)
+                self._observer.note_writing(long=False)
             if answers is not None:
-                self._witness.note_response(answers)
+                self._observer.note_response(answers)
 
     async def _write_rest(self) -> None:
         written = 0
@@ -275,12 +275,12 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         self,
         source: Reader,
         writer: StdoutMessages,
-        witness: Witness | None = None,
+        observer: Observer | None = None,
         taken: Iterable[bytes] = (),
     ) -> None:
         self._reader = source
         self._writer = writer
-        self._witness = witness or Witness()
+        self._observer = observer or Observer()
         self._framer = LineFramer(MAX_MESSAGE_BYTES)
         self._lines: deque[bytes | OversizeLine] = deque(taken)
         self._known = len(self._lines)
@@ -297,7 +297,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
                 if self._known:
                     self._known -= 1
                 else:
-                    await self._witness.take(line, message)
+                    await self._observer.take(line, message)
                 if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
                     number = coerce_request_id(message.id)
                     message.id = number - self._writer.before if isinstance(number, int) else number
@@ -378,7 +378,7 @@ async def serve_client(
     server: Server[Any],
     source: Reader,
     out: int,
-    witness: Witness | None = None,
+    observer: Observer | None = None,
     resumed: Resumed = Resumed(),
 ) -> None:
     """Serve an MCP server to one client until its input ends.
@@ -390,8 +390,8 @@ async def serve_client(
         OSError: The client closed its output first.
     """
     over = anyio.CancelScope()
-    writer = StdoutMessages(out, over, witness, resumed)
-    reader = StdinMessages(source, writer, witness, resumed.lines)
+    writer = StdoutMessages(out, over, observer, resumed)
+    reader = StdinMessages(source, writer, observer, resumed.lines)
     with over:
         for number in resumed.open.keys() - resumed.set_up():
             error = ErrorData(code=INTERNAL_ERROR, message=resumed.open[number])

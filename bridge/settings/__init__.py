@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from bridge.background_place import directory_of
+from bridge.background_instance import directory_of
 from bridge.errors import InvalidRequestError, SettingsError
 from bridge.model import Json, ProtocolMode, ServerSettings, Share
 from bridge.private_files import exposure, make_directory

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bridge.atomic_files import exclusive_lock, read_regular, replace_file
-from bridge.background_place import socket_directory, xdg_directory
+from bridge.background_instance import socket_directory, xdg_directory
 from bridge.errors import SettingsError
 from bridge.private_files import exposure, make_directory
 from bridge.settings import fields, parsers

@@ -321,7 +321,7 @@ class Callers:
         self.have_been_asked = False  # By the server, other than for roots.
         self._asked: Hashable = None  # The client that the server has asked last.
 
-    def asks_another_than(self, client: Hashable) -> bool:
+    def has_asked_another(self, client: Hashable) -> bool:
         """Whether the server has asked, and another client last; then this one needs its own."""
         return self.have_been_asked and self._asked != client
 

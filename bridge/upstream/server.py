@@ -434,7 +434,7 @@ class UpstreamServer:
     def _current(self) -> Connection:
         before = self._connection
         is_common = before is not None and before.usable and len(before.users) > 1
-        if before and is_common and before.callers.asks_another_than(self._client):
+        if before and is_common and before.callers.has_asked_another(self._client):
             self._connections.leave(before, self.lists_changed, drain=True)
             self._share_key, before = "", None
         if self._closed:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bridge.background_place import Place, directory_of, places
+from bridge.background_instance import Instance, directory_of, instances
 from bridge.cli.background import ask_all
 from tests.processes import processes
 
@@ -79,12 +79,12 @@ class Person:
         [found] = ask_all(self.environ)
         return found
 
-    def places(self) -> list[Place]:
-        return list(places(directory_of(self.environ)))
+    def instances(self) -> list[Instance]:
+        return list(instances(directory_of(self.environ)))
 
     def bridges(self) -> list[int]:
         """The ids of the running background bridges."""
-        return [number for place in self.places() if (number := place.process()) is not None]
+        return [number for each in self.instances() if (number := each.process()) is not None]
 
     def processes(self, word: str = "") -> list[int]:
         """The ids of this user's processes with a word in their command lines, or recorders."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bridge.background_place import Place, place_for, process_start
+from bridge.background_instance import Instance, instance_for, process_start
 from tests.background.rig import PATIENCE, RECORDER, Person, wait_for
 
 INITIALIZE = {
@@ -36,10 +36,10 @@ class RawFront:
     """A front whose input a test writes itself. The bridge must run."""
 
     def __init__(self, user: Person, **session: Any) -> None:
-        [place] = user.places()
+        [instance] = user.instances()
         self._link = socket.socket(socket.AF_UNIX)
         self._link.settimeout(PATIENCE)
-        self._link.connect(place.socket)
+        self._link.connect(instance.socket)
         self._input, self._output = os.pipe()
         self._unread = self._untold = b""
         hello = {"words": [], "environ": user.environ, "cwd": "/", "serve": session}
@@ -110,13 +110,13 @@ def descriptors_of(number: int) -> list[str]:
 
 
 def test_a_strange_hello_costs_the_bridge_no_descriptor(running: Person) -> None:
-    [number], [place] = running.bridges(), running.places()
+    [number], [instance] = running.bridges(), running.instances()
     wait_for(lambda: not running.status()["clients"])
     before = descriptors_of(number)
     for said in (b"[]", b"7", b'{"serve": {}}', b'{"serve": {}', b"{}", b"\xff", b"x" * 9_000_000):
         for count in (0, 1, 3, 4, 40):
             with socket.socket(socket.AF_UNIX) as link, suppress(ConnectionError):
-                link.connect(place.socket)
+                link.connect(instance.socket)
                 rest = said[socket.send_fds(link, [said], [2] * count) :]
                 link.sendall(rest + b"\n")
                 link.shutdown(socket.SHUT_WR)
@@ -183,11 +183,11 @@ def test_a_request_that_was_cancelled_is_open_no_more(user: Person, loss: int) -
 
 
 def test_input_that_a_lost_bridge_had_taken_is_not_given_to_the_next_one(user: Person) -> None:
-    place = place_for([], user.environ)
-    lock = place.hold_lock()
+    instance = instance_for([], user.environ)
+    lock = instance.hold_lock()
     assert lock is not None
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(place.socket)
+        listener.bind(instance.socket)
         listener.listen()
         with user.client() as client:
             first, _ = listener.accept()
@@ -263,8 +263,8 @@ def test_a_front_that_comes_while_the_bridge_ends_gets_another_bridge(user: Pers
     with user.client() as client, socket.socket(socket.AF_UNIX) as late:
         client.initialize().begin_run("await mcp_keeper.slow(text='x')")
         wait_for(lambda: [each["tool"] for each in user.calls] == ["slow"])
-        [place] = user.places()
-        late.connect(place.socket)
+        [instance] = user.instances()
+        late.connect(instance.socket)
         os.kill(user.bridges()[0], signal.SIGTERM)
         wait_for(lambda: not user.bridges())
         hello = {"words": [], "environ": user.environ, "cwd": "/", "serve": {}}
@@ -289,8 +289,8 @@ def test_files_that_a_cleaner_removed_cost_no_client_its_bridge(user: Person, lo
 
 
 def test_a_dead_bridges_record_ends_no_other_bridge(user: Person) -> None:
-    place = place_for([], user.environ)
-    dead = Place(place.directory, "00000000")
+    instance = instance_for([], user.environ)
+    dead = Instance(instance.directory, "00000000")
     state = str(user.home / ".local/state/mcp-code-bridge")
     record = {"pid": os.getpid(), "start": "1", "since": "9999", "began": 1e12, "state": state}
     Path(dead.record).write_text(json.dumps(record))
@@ -329,14 +329,14 @@ def test_an_environment_of_any_bytes_reaches_the_clients_servers(user: Person) -
 
 
 def test_more_clients_than_open_files_wait(running: Person) -> None:
-    [number], [place] = running.bridges(), running.places()
+    [number], [instance] = running.bridges(), running.instances()
     limits = resource.prlimit(number, resource.RLIMIT_NOFILE)
     resource.prlimit(
         number, resource.RLIMIT_NOFILE, (int(max(descriptors_of(number), key=int)), limits[1])
     )
     with ExitStack() as stack:
         for _ in range(50):
-            stack.enter_context(socket.socket(socket.AF_UNIX)).connect(place.socket)
+            stack.enter_context(socket.socket(socket.AF_UNIX)).connect(instance.socket)
         wait_for(lambda: "too many open files" in running.log())
     resource.prlimit(number, resource.RLIMIT_NOFILE, limits)
     with RawFront(running) as front:

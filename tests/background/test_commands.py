@@ -130,7 +130,7 @@ def test_the_front_of_a_command_imports_little(
 def test_a_command_starts_no_bridge(user: Person) -> None:
     assert user.command("run", "-c", "print(1)").stdout == "1\n"
     assert user.command("sessions").returncode == 0
-    assert not user.places()
+    assert not user.instances()
 
 
 def test_files_are_those_of_the_commands_directory(user: Person, client: Client) -> None:

@@ -15,7 +15,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from bridge.background_place import UnavailableError, directory_of, place_for
+from bridge.background_instance import UnavailableError, directory_of, instance_for
 from tests.background.rig import Client, Person, text_of, wait_for
 
 SERVED_ALONE = "mcp-code-bridge uses no background bridge"
@@ -98,17 +98,17 @@ def test_a_bridge_that_hangs_is_replaced(user: Person) -> None:
 def test_a_process_that_is_not_known_is_not_signalled(user: Person) -> None:
     with user.client() as client:
         client.initialize()
-    [place] = user.places()
+    [instance] = user.instances()
     [number] = user.bridges()
     os.kill(number, signal.SIGSTOP)
-    record = place.read_record()
-    Path(place.record).write_text(json.dumps({**record, "start": "1"}))
+    record = instance.read_record()
+    Path(instance.record).write_text(json.dumps({**record, "start": "1"}))
     with user.client() as client:
         assert "5" in client.initialize().run("print(2 + 3)")
         _, told = client.end()
         assert SERVED_ALONE in told
     assert Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2].startswith("T")
-    Path(place.record).write_text(json.dumps(record))
+    Path(instance.record).write_text(json.dumps(record))
 
 
 def served_alone(client: Client) -> str:
@@ -121,7 +121,7 @@ def served_alone(client: Client) -> str:
 
 def test_the_setting_off_serves_in_the_process_itself(user: Person) -> None:
     assert SERVED_ALONE not in served_alone(user.client(MCP_BRIDGE_BACKGROUND="off"))
-    assert not user.places()
+    assert not user.instances()
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_place_that_others_can_use_is_not_used(user: Person, kind: str) -> Non
         if kind == "foreign":
             os.chown(place, 65534, 65534)
     with pytest.raises(UnavailableError):
-        place_for((), user.environ)
+        instance_for((), user.environ)
     if kind == "open":
         assert SERVED_ALONE in served_alone(user.client())
 
@@ -162,14 +162,14 @@ def test_a_place_that_others_can_use_is_not_used(user: Person, kind: str) -> Non
 def test_a_listener_of_another_user_gets_nothing(user: Person) -> None:
     with user.client() as client:
         client.initialize()
-    [place] = user.places()
+    [instance] = user.instances()
     kill(user.bridges()[0])
-    Path(place.socket).unlink()
+    Path(instance.socket).unlink()
     code = f"""
 import os, socket, sys
 there = socket.socket(socket.AF_UNIX)
-there.bind({place.socket!r})
-os.chmod({place.socket!r}, 0o777)
+there.bind({instance.socket!r})
+os.chmod({instance.socket!r}, 0o777)
 os.setuid(65534)
 there.listen()
 print("ready", flush=True)
@@ -263,10 +263,10 @@ def test_purge_ends_a_bridge_without_clients_and_removes_its_files(user: Person)
 def test_a_socket_takes_no_other_users_process(user: Person) -> None:
     with user.client() as client:
         client.initialize()
-        [place] = user.places()
-        assert oct(Path(place.socket).stat().st_mode & 0o777) == "0o600"
-        assert oct(Path(place.directory).stat().st_mode & 0o777) == "0o700"
+        [instance] = user.instances()
+        assert oct(Path(instance.socket).stat().st_mode & 0o777) == "0o600"
+        assert oct(Path(instance.directory).stat().st_mode & 0o777) == "0o700"
         with socket.socket(socket.AF_UNIX) as link:
-            link.connect(place.socket)
+            link.connect(instance.socket)
             link.sendall(b'{"serve": {}, "identity": "another"}\n')
             assert b"refused" in link.recv(1000)

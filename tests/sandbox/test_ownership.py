@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.background_place import process_start
+from bridge.background_instance import process_start
 from bridge.sandbox.ownership import IDENTITY_LABEL, Owner, current_owner, is_dead
 
 ME = current_owner()

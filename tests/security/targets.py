@@ -56,8 +56,8 @@ def _background_bridge(stack: ExitStack) -> Mapping[str, str]:
     user = stack.enter_context(person(Path(home), MCP_BRIDGE_WARM="0"))
     with user.client() as client:
         client.initialize()
-    [place] = user.places()
-    return {name: getattr(place, name) for name in ("directory", "socket", "lock", "record")}
+    [instance] = user.instances()
+    return {name: getattr(instance, name) for name in ("directory", "socket", "lock", "record")}
 
 
 def _bind_listener(stack: ExitStack, family: int, address: object) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.background_place import directory_of
+from bridge.background_instance import directory_of
 from bridge.sandbox.process import landlock
 from bridge.settings import load, private_places
 from tests.background.conftest import user
@@ -53,13 +53,13 @@ print(json.dumps(found))
 
 def open_to_all(user: Person) -> str:
     """Remove all that protects the bridge's files but the sandbox; return their common start."""
-    [place] = user.places()
+    [instance] = user.instances()
     user.home.chmod(0o755)
     (user.home / "run").chmod(0o755)
-    Path(place.directory).chmod(0o777)
-    for path in (place.socket, place.lock, place.record):
+    Path(instance.directory).chmod(0o777)
+    for path in (instance.socket, instance.lock, instance.record):
         Path(path).chmod(0o666)
-    return place.socket.removesuffix(".sock")
+    return instance.socket.removesuffix(".sock")
 
 
 @pytest.mark.guarantee("background-bridge", "weaker-tier")

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from bridge.background_place import process_start
+from bridge.background_instance import process_start
 from bridge.errors import LaunchError
 from bridge.model import Limits
 from bridge.sandbox.ownership import Owner, is_dead

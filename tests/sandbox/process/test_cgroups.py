@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from bridge.background_place import process_start
+from bridge.background_instance import process_start
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.ownership import Owner, current_owner
 from bridge.sandbox.process.cgroups import (

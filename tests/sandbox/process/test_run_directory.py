@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.background_place import process_start
+from bridge.background_instance import process_start
 from bridge.errors import LaunchError
 from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import base

@@ -43,8 +43,8 @@ class UnavailableError(Exception):
     """There is no background bridge to use; the text says why."""
 
 
-class Place:
-    """The socket, lock and record of one background bridge, in a private directory."""
+class Instance:
+    """A background bridge, running or not: its socket, lock and record in a private directory."""
 
     def __init__(self, directory: str, name: str, identity: str = "") -> None:
         # The files' names begin with `name`, which is a digest of the identity: JSON with what the
@@ -114,8 +114,8 @@ def socket_directory(
     return directory
 
 
-def place_for(words: Sequence[str], environ: Mapping[str, str]) -> Place:
-    """Return the place of the bridge for a command line that serves, and make its directory.
+def instance_for(words: Sequence[str], environ: Mapping[str, str]) -> Instance:
+    """Return the bridge for a command line that serves, and make its directory.
 
     Raises:
         UnavailableError: The directory cannot be made or is not private. The text is empty if the
@@ -136,27 +136,27 @@ def place_for(words: Sequence[str], environ: Mapping[str, str]) -> Place:
     code = [__version__, __file__, sys.executable]
     flags = [word for word in words if word != "serve"]
     identity = json.dumps([code, flags, [(name, environ[name]) for name in names], config])
-    return Place(directory, f"{binascii.crc32(identity.encode()):08x}", identity)
+    return Instance(directory, f"{binascii.crc32(identity.encode()):08x}", identity)
 
 
-def places(directory: str) -> Iterator[Place]:
-    """Yield the places of all bridges of a directory that have left a record."""
+def instances(directory: str) -> Iterator[Instance]:
+    """Yield all bridges of a directory that have left a record."""
     try:
         names = sorted(os.listdir(directory))  # noqa: PTH208
     except OSError:
         return
     for name in names:
         if name.endswith(".json"):
-            yield Place(directory, name.removesuffix(".json"))
+            yield Instance(directory, name.removesuffix(".json"))
 
 
 def remove_dead(directory: str) -> None:
     """Remove the sockets and records of bridges that have died."""
-    for place in places(directory):
+    for instance in instances(directory):
         with suppress(OSError):
             # A front that starts a bridge there holds the lock.
-            if place.process() is None and (lock := place.hold_lock()) is not None:
-                for path in (place.socket, place.record):
+            if instance.process() is None and (lock := instance.hold_lock()) is not None:
+                for path in (instance.socket, instance.record):
                     with suppress(FileNotFoundError):
                         os.unlink(path)  # noqa: PTH108
                 os.close(lock)
@@ -174,7 +174,7 @@ def process_start(number: int) -> str:
 
 
 def connect(
-    place: Place, message: Mapping[str, Any], streams: Sequence[int]
+    instance: Instance, message: Mapping[str, Any], streams: Sequence[int]
 ) -> tuple[socket.socket, dict[str, Any]] | None:
     """Return a connection that the bridge has accepted, and its answer; None if none listens.
 
@@ -185,7 +185,7 @@ def connect(
     link = socket.socket(socket.AF_UNIX)
     link.settimeout(ANSWER_SECONDS)
     try:
-        link.connect(place.socket)
+        link.connect(instance.socket)
         require_own_peer(link)
         data = json.dumps(message).encode() + b"\n"
         if rest := data[socket.send_fds(link, [data], streams) :]:
@@ -209,12 +209,12 @@ def connect(
     return link, facts
 
 
-def ask(place: Place, *, stop: bool = False) -> dict[str, Any]:
+def ask(instance: Instance, *, stop: bool = False) -> dict[str, Any]:
     """Return a bridge's report, as `Host` makes it; empty if none listens. Raises as `connect`.
 
     With `stop` the bridge ends after its report.
     """
-    if (accepted := connect(place, {"stop": stop}, [])) is None:
+    if (accepted := connect(instance, {"stop": stop}, [])) is None:
         return {}
     accepted[0].close()
     return accepted[1]
@@ -232,13 +232,13 @@ def require_own_peer(link: socket.socket) -> None:
             raise UnavailableError(f"user {user} is at the other end of the bridge's socket")
 
 
-def replace_hung(place: Place) -> bool:
+def end_hung(instance: Instance) -> bool:
     """End a bridge that does not answer; return False if its process is not certainly known.
 
     Raises:
         UnavailableError: The process survives SIGKILL for 3 s.
     """
-    number = place.process()
+    number = instance.process()
     if number is None:
         return False
     for kind in (signal.SIGTERM, signal.SIGKILL):
@@ -248,7 +248,7 @@ def replace_hung(place: Place) -> bool:
             return True
         until = time.monotonic() + STOP_SECONDS
         while time.monotonic() < until:
-            if place.process() != number:
+            if instance.process() != number:
                 return True
             time.sleep(0.02)
     raise UnavailableError(f"process {number} hangs and cannot be ended")
