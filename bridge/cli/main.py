@@ -76,9 +76,13 @@ def _prepare(invocation: Invocation, resumed: Mapping[str, Any] | None) -> tuple
     except SettingsError as error:
         # An MCP client does not show stderr, so it gets the mistake by MCP.
         to_client = _is_stdio(invocation) and sys.stdin is not None and not sys.stdin.isatty()
-        if not to_client and invocation.handler != "doctor:doctor":
+        keeps = invocation.handler.startswith("background:")
+        if not (to_client or keeps or invocation.handler == "doctor:doctor"):
             raise
         write_error(error)
+        if keeps:
+            # Bridges that run are shown and ended, whatever the settings are.
+            return partial(handler_of(invocation.handler), **invocation.arguments), defaults()
         handler = handler_of(f"{invocation.handler}_mistake")
         return partial(handler, error, **invocation.arguments), defaults()
 

@@ -48,8 +48,9 @@ _OF_WINDOW = re.compile(
     r"_|SHLVL|(OLD)?PWD|TERM(_.*|INAL_EMULATOR)?|COLORTERM|(NO|FORCE)_COLOR|COLUMNS|LINES|WINDOWID"
     r"|TMUX(_.*)?|STY|GPG_TTY|SSH_(CLIENT|CONNECTION|TTY)|npm_(?!config_).*|npm_config_user_agent"
     r"|(ITERM|KITTY|WEZTERM|ALACRITTY|GHOSTTY|WT|KONSOLE|VTE|VSCODE|XDG_SESSION|INIT)_.*"
-    r"|CLAUDECODE|(CLAUDE_CODE|CODEX|GEMINI_CLI|QWEN_CODE|OPENCODE|CURSOR)(_.*)?|COPILOT_(AGENT|CLI)_.*"
-    r"|(AI_)?AGENT|COREPACK_ENABLE_AUTO_PIN|NoDefaultCurrentDirectoryInExePath"
+    # A person sets CODEX_HOME, CURSOR_API_KEY and the like.
+    r"|(CLAUDE_CODE|CODEX|GEMINI_CLI|QWEN_CODE|OPENCODE|CURSOR)(_(?!.*(HOME|KEY|TOKEN|DIR|URL)$).*)?"
+    r"|CLAUDECODE|COPILOT_(AGENT|CLI)_.*|(AI_)?AGENT|COREPACK_ENABLE_AUTO_PIN|NoDefaultCurrentDirectoryInExePath"
 )
 """Matches variables of a terminal's window and of a client's process, which servers do not get."""
 

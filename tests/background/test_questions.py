@@ -141,9 +141,9 @@ def test_what_clients_add_to_their_environment_does_not_separate_them(user: Pers
         "SSH_TTY": "/dev/pts/4",
         "TERM_SESSION_ID": "w2",
     }
-    names = ("CLAUDE_PROJECT_DIR", "SSH_AUTH_SOCK", "npm_config_registry", "TERM_SESSION_ID")
+    names = ("CLAUDE_PROJECT_DIR", "CODEX_HOME", "npm_config_registry", "TERM_SESSION_ID")
     code = f"print(*[repr(await mcp_keeper.show_environment(name=name)) for name in {names}])"
-    kept = {"SSH_AUTH_SOCK": "/agent", "npm_config_registry": "http://127.0.0.1:1"}
+    kept = {"CODEX_HOME": "/h/codex", "npm_config_registry": "http://127.0.0.1:1"}
     with ExitStack() as stack:
         for environ in ({"PATH": f"{programs}:{user.environ['PATH']}"}, claude_code, gemini):
             client = stack.enter_context(user.client(None, **environ, **kept)).initialize()
