@@ -117,8 +117,8 @@ class Front:
                 if self._lost == ATTEMPTS:
                     raise UnavailableError(f"{ATTEMPTS} background bridges have ended at once")
                 idle = not (self._open or self.pending)
-                # The client needs no bridge until it sends something.
-                if self._lines and idle and (self._ended or not self._take_input()):
+                # After a loss the client needs no bridge until it sends something.
+                if self._lost and idle and (self._ended or not self._take_input()):
                     return 0
                 self._link = attach(place, hello(place, self._words, serve=self.session()))
                 self._unread, self._outgoing = b"", self.pending[:]
@@ -282,7 +282,7 @@ def attach(place: Place, message: Mapping[str, Any]) -> socket.socket:
                 time.sleep(0.02)
             elif started:
                 os.close(lock)
-                raise UnavailableError("it could not be started")
+                raise UnavailableError("it could not be started, see `background logs`")
             else:
                 started = True
                 start(message["words"], lock)

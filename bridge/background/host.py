@@ -234,7 +234,12 @@ def main(lock: int, words: list[str]) -> None:
     # A command's log goes to the command's own process.
     handler.addFilter(lambda _: ORIGIN.get().shared is None)
     begin_log(handler, settings)
-    anyio.run(_serve, settings, place_for(words, os.environ), lock)
+    try:
+        anyio.run(_serve, settings, place_for(words, os.environ), lock)
+    except Exception:
+        # Its stderr leads nowhere.
+        logger.exception("the background bridge has failed")
+        raise
 
 
 async def _serve(settings: Settings, place: Place, lock: int) -> None:
