@@ -124,13 +124,13 @@ def place_for(words: Sequence[str], environ: Mapping[str, str]) -> Place:
     directory = directory_of(environ)
     try:
         os.makedirs(directory, 0o700, exist_ok=True)  # noqa: PTH103
-        status = os.lstat(directory)
+        private = is_private(directory)
         config = _read_config(environ)
     except OSError as error:
         raise UnavailableError(f"{error.filename}: {error.strerror}") from error
     if "background" in config and _is_off(config):
         raise UnavailableError("")
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+    if not private:
         raise UnavailableError(f"{directory} is not a directory that only you can use")
     names = sorted(name for name in environ if name == "HOME" or name.startswith(SETTINGS))
     code = [__version__, __file__, sys.executable]
@@ -139,10 +139,18 @@ def place_for(words: Sequence[str], environ: Mapping[str, str]) -> Place:
     return Place(directory, f"{binascii.crc32(identity.encode()):08x}", identity)
 
 
+def is_private(directory: str) -> bool:
+    """Return whether only this user can use a directory. Raises `OSError`."""
+    status = os.lstat(directory)
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return is_own and not status.st_mode & 0o077
+
+
 def places(directory: str) -> Iterator[Place]:
-    """Yield the places of all bridges of a directory that have left a record."""
+    """Yield the places of all bridges of a private directory that have left a record."""
     try:
-        names = sorted(os.listdir(directory))  # noqa: PTH208
+        # Another user's record could name any process.
+        names = sorted(os.listdir(directory)) if is_private(directory) else []  # noqa: PTH208
     except OSError:
         return
     for name in names:

@@ -251,11 +251,14 @@ def test_neither_a_client_that_never_reads_nor_a_front_that_is_killed_disturbs_a
             deaf.begin_run("print('x' * 8000)")
         wait_for(lambda: deaf.waiting_bytes() > 54_000)
         assert "9" in other.initialize().run("print(4 + 5)")
-        deaf.write(b'{"jsonrpc": "2.0", "id": 99, "method": "tools/ca')
+        deaf.write(b'{"jsonrpc": "2.0", "id": 99, "method": "tools/ca' + b"x" * 200_000_000)
+        memory = Path(f"/proc/{deaf.process.pid}/status").read_text()
+        assert int(memory.partition("VmHWM:")[2].split()[0]) < 150_000  # KiB
         deaf.process.kill()
         # The client itself lives and reads nothing.
         wait_for(lambda: len(user.status()["clients"]) == 1)
         assert "7" in other.run("print(3 + 4)")
+    assert "Traceback" not in user.log()
 
 
 def test_a_front_that_comes_while_the_bridge_ends_gets_another_bridge(user: Person) -> None:
