@@ -1,7 +1,8 @@
 """Where a user's background bridge listens, how its process is recognised, and how to ask it.
 
-A bridge serves the clients of one version, command line, set of settings and state directory. This
-identity names its socket, lock and record. Imports little, because each client's process does.
+A bridge serves the clients of one machine, version, command line, set of settings and state
+directory. This identity names its socket, lock and record. Imports little, because each client's
+process does.
 """
 
 from __future__ import annotations
@@ -133,7 +134,8 @@ def place_for(words: Sequence[str], environ: Mapping[str, str]) -> Place:
     if not private:
         raise UnavailableError(f"{directory} is not a directory that only you can use")
     names = sorted(name for name in environ if name == "HOME" or name.startswith(SETTINGS))
-    code = [__version__, __file__, sys.executable]
+    # Machines and containers may share a home.
+    code = [__version__, __file__, sys.executable, os.uname().nodename]
     flags = [word for word in words if word != "serve"]
     identity = json.dumps([code, flags, [(name, environ[name]) for name in names], config])
     return Place(directory, f"{binascii.crc32(identity.encode()):08x}", identity)
