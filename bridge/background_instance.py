@@ -1,7 +1,8 @@
 """Where a user's background bridge listens, how its process is recognised, and how to ask it.
 
-A bridge serves the clients of one version, command line, set of settings and state directory. This
-identity names its socket, lock and record. Imports little, because each client's process does.
+A bridge serves the clients of one machine, version, command line, set of settings and state
+directory. This identity names its socket, lock and record. Imports little, because each client's
+process does.
 """
 
 from __future__ import annotations
@@ -124,25 +125,34 @@ def instance_for(words: Sequence[str], environ: Mapping[str, str]) -> Instance:
     directory = directory_of(environ)
     try:
         os.makedirs(directory, 0o700, exist_ok=True)  # noqa: PTH103
-        status = os.lstat(directory)
+        private = is_private(directory)
         config = _read_config(environ)
     except OSError as error:
         raise UnavailableError(f"{error.filename}: {error.strerror}") from error
     if "background" in config and _is_off(config):
         raise UnavailableError("")
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+    if not private:
         raise UnavailableError(f"{directory} must be a directory that only you can use (mode 0700)")
     names = sorted(name for name in environ if name == "HOME" or name.startswith(SETTINGS))
-    code = [__version__, __file__, sys.executable]
+    # Machines and containers may share a home.
+    code = [__version__, __file__, sys.executable, os.uname().nodename]
     flags = [word for word in words if word != "serve"]
     identity = json.dumps([code, flags, [(name, environ[name]) for name in names], config])
     return Instance(directory, f"{binascii.crc32(identity.encode()):08x}", identity)
 
 
+def is_private(directory: str) -> bool:
+    """Return whether only this user can use a directory. Raises `OSError`."""
+    status = os.lstat(directory)
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return is_own and not status.st_mode & 0o077
+
+
 def instances(directory: str) -> Iterator[Instance]:
-    """Yield all bridges of a directory that have left a record."""
+    """Yield all bridges of a private directory that have left a record."""
     try:
-        names = sorted(os.listdir(directory))  # noqa: PTH208
+        # Another user's record could name any process.
+        names = sorted(os.listdir(directory)) if is_private(directory) else []  # noqa: PTH208
     except OSError:
         return
     for name in names:

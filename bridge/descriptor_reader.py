@@ -117,7 +117,8 @@ class Reader:
         except OSError as error:
             waiting.set_exception(error)
         else:
-            if data is not None:
+            # `attempt` may have cancelled the task that waits.
+            if data is not None and not waiting.done():
                 waiting.set_result(data)
 
     def _unwatch(self) -> None:

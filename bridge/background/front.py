@@ -89,6 +89,7 @@ class Front:
 
     def __init__(self, words: Sequence[str]) -> None:
         self.pending = bytearray()  # The client's input that no bridge has taken.
+        self._omitted = 0  # Bytes that `pending` lacks of its first line.
         self._words = words
         self._link: socket.socket | None = None
         self._unread = b""
@@ -114,11 +115,11 @@ class Front:
                 if self._lost == ATTEMPTS:
                     raise UnavailableError(f"{ATTEMPTS} in a row ended before an answer")
                 idle = not (self._open or self.pending)
-                # The client needs no bridge until it sends something.
-                if self._lines and idle and (self._ended or not self._take_input()):
+                # After a loss the client needs no bridge until it sends something.
+                if self._lost and idle and (self._ended or not self._take_input()):
                     return 0
                 self._link = attach(instance, hello(instance, self._words, serve=self.session()))
-                self._unread, self._outgoing = b"", self.pending[:]
+                self._unread, self._outgoing, self._omitted = b"", self.pending[:], 0
                 self._end_is_due = self._ended
             try:
                 self._copy(instance, self._link)
@@ -170,6 +171,10 @@ class Front:
         data = os.read(0, PIECE_BYTES)
         self.pending += data
         self._ended = not data
+        if len(self.pending) > 80 << 20 and self.pending.find(b"\n", 0, 64 << 20) < 0:
+            # Bridges refuse a line of more than 48 MiB, and the next bridge refuses the rest too.
+            del self.pending[49 << 20 : 64 << 20]
+            self._omitted += 15 << 20
         return data
 
     def _read(self, link: socket.socket) -> None:
@@ -188,7 +193,9 @@ class Front:
                 message; `line`, a set-up line and its key; `begun` and `ended`, a request's id as
                 JSON, with `run`, its run's id; `status`, the exit status.
         """
-        del self.pending[: report.get("taken", 0)]
+        if "taken" in report:
+            del self.pending[: report["taken"] - self._omitted]
+            self._omitted = 0
         self._torn = report.get("torn", self._torn)
         if "line" in report:
             name, line = report["line"]
@@ -279,7 +286,7 @@ def attach(instance: Instance, message: Mapping[str, Any]) -> socket.socket:
                 time.sleep(0.02)
             elif started:
                 os.close(lock)
-                raise UnavailableError("a new one ended while it started")
+                raise UnavailableError("a new one ended while it started, see `background logs`")
             else:
                 started = True
                 start(message["words"], lock)

@@ -57,6 +57,17 @@ logger = logging.getLogger("bridge.background")
 LOG_BYTES = 5 * 1024 * 1024  # Most in the log's file, and in each of its two earlier files.
 
 
+class SharedLog(RotatingFileHandler):
+    """A log file of several bridges, each of which may rotate it."""
+
+    def shouldRollover(self, record: logging.LogRecord) -> int:
+        if self.stream:
+            self.stream.close()
+        # The open file may have a later name now, or none.
+        self.stream = self._open()
+        return super().shouldRollover(record)
+
+
 class Host:
     """The server of all fronts, until a signal, `background stop` or a time without use."""
 
@@ -166,7 +177,6 @@ class Host:
             logger.exception("serving a client failed")
         finally:
             self._clients.pop(link, None)
-            self._used_at = time.monotonic()
             link.close()
 
     async def _serve_client(self, link: Link, hello: Mapping[str, Any]) -> None:
@@ -206,9 +216,10 @@ class Host:
         self._ending.set()
 
     def _is_unused(self) -> bool:
-        in_use = self._clients or self._parts.running_runs.count or self._parts.sessions.open
-        idle = time.monotonic() - self._used_at
-        return not in_use and idle >= (1.0 if self._is_superseded() else IDLE_SECONDS)
+        now = time.monotonic()
+        if self._clients or self._parts.running_runs.count or self._parts.sessions.open:
+            self._used_at = now
+        return now - self._used_at >= (1.0 if self._is_superseded() else IDLE_SECONDS)
 
     def _is_superseded(self) -> bool:
         """Whether a later bridge has the same state directory: an upgrade, or other settings."""
@@ -231,11 +242,16 @@ def main(lock: int, words: list[str]) -> None:
     settings = load(invocation.flags)
     prepare_state(settings)
     path = settings.state_dir / LOG_NAME
-    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=2, encoding="utf-8")
+    handler = SharedLog(path, maxBytes=LOG_BYTES, backupCount=2, encoding="utf-8")
     # A command's log goes to the command's own process.
     handler.addFilter(lambda _: ORIGIN.get().shared is None)
     begin_log(handler, settings)
-    anyio.run(_serve, settings, instance_for(words, os.environ), lock)
+    try:
+        anyio.run(_serve, settings, instance_for(words, os.environ), lock)
+    except Exception:
+        # Its stderr leads nowhere.
+        logger.exception("the background bridge has failed")
+        raise
 
 
 async def _serve(settings: Settings, instance: Instance, lock: int) -> None:

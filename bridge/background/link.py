@@ -33,7 +33,7 @@ class Link(Observer):
         self.descriptors: list[int] = []  # Those that the front has passed.
         self._socket = connection
         self._unsent = bytearray()
-        self._open = set[RequestId]()
+        self._open = dict[RequestId, str]()  # With their methods.
         self._leaving = False
         self.scope = anyio.CancelScope()  # Of the client's session.
         # Of the client's input, which ends with the client's or the front's end.
@@ -89,7 +89,7 @@ class Link(Observer):
                 self.note_response(number)
         if isinstance(message, JSONRPCRequest):
             facts["begun"] = json.dumps(message.id)
-            self._open.add(message.id)
+            self._open[message.id] = message.method
         if isinstance(message, JSONRPCRequest | JSONRPCNotification) and isinstance(line, bytes):
             name = message.method
             if name in ("resources/subscribe", "resources/unsubscribe"):
@@ -107,14 +107,15 @@ class Link(Observer):
 
     def note_response(self, number: RequestId) -> None:
         self.tell(ended=json.dumps(number))
-        self._open.discard(number)
-        if self._leaving and not self._open:
-            self.scope.cancel()
+        self._open.pop(number, None)
+        if self._leaving:
+            self.leave()
 
     def leave(self) -> None:
         """End the session when its requests are answered; the front connects to another bridge."""
         self._leaving = True
-        if not self._open:
+        # A stream of notifications would stay open until the client ends it.
+        if set(self._open.values()) <= {"subscriptions/listen"}:
             self.scope.cancel()
 
     def _receive(self) -> bytes | None:

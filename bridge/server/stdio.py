@@ -396,6 +396,11 @@ async def serve_client(
         for number in resumed.open.keys() - resumed.set_up():
             error = ErrorData(code=INTERNAL_ERROR, message=resumed.open[number])
             await writer.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error)))
+        if any(b'"notifications/initialized"' in line for line in resumed.lines):
+            # The client may have lists of the earlier bridge, and is notified after it asks again.
+            for name in ("tools", "resources"):
+                method = f"notifications/{name}/list_changed"
+                await writer.send(SessionMessage(JSONRPCNotification(jsonrpc="2.0", method=method)))
         await server.run(reader, writer, server.create_initialization_options())
     if writer.failure is not None:
         raise writer.failure

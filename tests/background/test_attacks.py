@@ -233,8 +233,8 @@ def test_a_late_answer_to_a_lost_bridges_question_answers_no_other_question(
     with RawFront(user, lines=lines, open=[], torn=False) as front:
         run = {"name": "run_python", "arguments": {"code": code}}
         front.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": run})
-        question = front.receive()
-        assert question["method"] == "elicitation/create", question
+        while (question := front.receive())["method"] != "elicitation/create":
+            pass
         for stale in (1, 2, "1"):
             front.send({"jsonrpc": "2.0", "id": stale, "result": {"action": "accept"}})
         answer = {"action": "decline"}
@@ -251,11 +251,14 @@ def test_neither_a_client_that_never_reads_nor_a_front_that_is_killed_disturbs_a
             deaf.begin_run("print('x' * 8000)")
         wait_for(lambda: deaf.waiting_bytes() > 54_000)
         assert "9" in other.initialize().run("print(4 + 5)")
-        deaf.write(b'{"jsonrpc": "2.0", "id": 99, "method": "tools/ca')
+        deaf.write(b'{"jsonrpc": "2.0", "id": 99, "method": "tools/ca' + b"x" * 200_000_000)
+        memory = Path(f"/proc/{deaf.process.pid}/status").read_text()
+        assert int(memory.partition("VmHWM:")[2].split()[0]) < 150_000  # KiB
         deaf.process.kill()
         # The client itself lives and reads nothing.
         wait_for(lambda: len(user.status()["clients"]) == 1)
         assert "7" in other.run("print(3 + 4)")
+    assert "Traceback" not in user.log()
 
 
 def test_a_front_that_comes_while_the_bridge_ends_gets_another_bridge(user: Person) -> None:
