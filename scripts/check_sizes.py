@@ -21,7 +21,7 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 81_479, "tests": 85_210, "limits": 247, "exceptions": 45, "twins": 3}
+CEILINGS = {"bridge": 81_527, "tests": 85_224, "limits": 247, "exceptions": 45, "twins": 3}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},

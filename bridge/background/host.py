@@ -114,8 +114,10 @@ class Host:
             replace_file(Path(instance.record), json.dumps(record).encode())
             self._inode = Path(instance.record).stat().st_ino
             remove_dead(instance.directory)
+            logger.info("process %d serves clients at %s", os.getpid(), instance.socket)
             yield listener
         finally:
+            logger.info("process %d takes no more clients", os.getpid())
             if self._is_reachable():
                 for path in (instance.socket, instance.record):
                     with suppress(OSError):

@@ -214,6 +214,8 @@ def _rows(engine: Engine) -> list[dict[str, Any]]:
             if (row["name"], row["definition"]) == (process["server"], process["definition"]):
                 its = {name: process[name] for name in ("pid", "clients")}
                 row["processes"] = [*row.get("processes", ()), its]
+                if row["state"] == "idle":
+                    row["state"] = "ready"  # For other clients than this command.
     rows += [row_of(entry, "skipped") for entry in discovery.skipped]
     for entry in discovery.proposed:
         more = {"transport": entry.spec.transport, "digest": entry.definition.digest}

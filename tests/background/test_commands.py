@@ -234,5 +234,5 @@ def test_servers_shows_the_process_and_its_clients(user: Person, client: Client)
     [number] = user.processes()
     assert f"{number} (1 client)" in user.command("servers").stdout
     [row] = json.loads(user.command("servers", "--json").stdout)
-    assert row["processes"] == [{"pid": number, "clients": 1}]
+    assert (row["state"], row["processes"]) == ("ready", [{"pid": number, "clients": 1}])
     assert "processes" not in user.command("servers", "--json", **OFF).stdout
