@@ -101,7 +101,7 @@ def test_another_users_process_gets_no_answer_though_the_modes_let_it_in(user: P
         done = subprocess.run(command, user=65534, capture_output=True, text=True, check=True)
         assert done.stdout == "b''\n"
         assert "5" in client.run("print(2 + 3)")
-        assert user.bridges() == [number]
+        os.kill(number, 0)  # It still runs.
 
 
 @pytest.mark.guarantee("background-bridge", "directories")
