@@ -110,6 +110,8 @@ def environment(home: Path, engine: Engine, more: Mapping[str, str]) -> dict[str
         "MCP_BRIDGE_STATE_DIR": str(home / "state"),
         "MCP_SERVERS_CONFIG": str(home / "servers.json"),
         "MCP_BRIDGE_LOG_LEVEL": "WARNING",
+        # The process that a client starts is then the bridge.
+        "MCP_BRIDGE_BACKGROUND": "off",
         **engine.environ,
         **more,
     }

@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import anyio
 
-from benchmarks import machine
+from benchmarks import background, machine
 from benchmarks.bench import Bench, Group
 from benchmarks.engines import Engine
 from benchmarks.results import Measurement, Results
@@ -27,7 +28,7 @@ from benchmarks.rows import (
     remote,
     starts,
 )
-from benchmarks.targets import BY_KEY, ENGINES, LOCAL, REMOTE
+from benchmarks.targets import BY_KEY, CLIENTS, ENGINES, LOCAL, REMOTE
 
 GROUP_SECONDS = 300
 """For one group on one engine; the longest takes two minutes. What is stuck does not keep the rest
@@ -58,13 +59,24 @@ GROUPS = (
     Group(keys=("output-kept", "file-out", "picture"), measure=kept.left),
     Group(keys=("packages",), measure=data.imports, engines=("bubblewrap",)),
     Group(keys=("idle-cpu", "idle-memory", "idle-own"), measure=idle.idle),
-    Group(keys=("first-answer",), measure=starts.first_answer),
     Group(keys=("flat-servers",), measure=flat.servers),
     Group(keys=("flat-tools",), measure=flat.tools),
     Group(keys=("gate",), measure=gate.added),
     Group(keys=("gate-run",), measure=gate.in_runs),
     Group(keys=("linear-calls",), measure=calls.linear),
     Group(keys=("linear-bytes",), measure=bulk.linear),
+    *(
+        Group(
+            keys=(f"clients-{count}",),
+            measure=partial(background.side_by_side, count=count),
+        )
+        for count in CLIENTS
+    ),
+    Group(
+        keys=("client-memory", "client-servers", "tools-list", "tools-list-cold"),
+        measure=background.further,
+    ),
+    Group(keys=("client-call", "client-result"), measure=background.through),
     Group(keys=("pod-waits",), measure=remote.pod_waits, engines=("kubernetes",)),
     Group(keys=("message",), measure=remote.message, engines=REMOTE),
     Group(keys=("streams",), measure=remote.streams, engines=("kubernetes",)),

@@ -26,6 +26,9 @@ a multiple."""
 
 CONTAINERS = ("podman", "docker")
 LOCAL = (*CONTAINERS, "bubblewrap")
+CLIENTS = (1, 5, 20)
+"""How many clients of one user are measured at once."""
+
 REMOTE = ("kubernetes",)
 """Where programs run on other machines; here these are this one, under other names."""
 
@@ -281,15 +284,6 @@ ROWS = (
         targets=_everywhere(Target(ratio_at_most=KEPT)),
     ),
     Row(
-        key="first-answer",
-        what="first MCP answer after starting the process, p50",
-        unit="ms",
-        floor="starting Python and importing the SDK",
-        targets=_everywhere(Target(ratio_at_most=0.75)),
-        host_only=True,
-        histogram=True,
-    ),
-    Row(
         key="idle-cpu",
         what="idle with 4 warm sandboxes: CPU of one core",
         unit="%",
@@ -364,6 +358,65 @@ ROWS = (
         unit="ms",
         floor="from a virtual environment with bytecode",
         targets={"bubblewrap": Target(ratio_at_most=1.15)},
+    ),
+    *(
+        Row(
+            key=f"clients-{count}",
+            what=f"{count} clients with five servers: memory of all processes",
+            unit="MB",
+            floor="",
+            host_only=True,
+        )
+        for count in CLIENTS
+    ),
+    Row(
+        key="client-memory",
+        what="a further client of a background bridge: memory",
+        unit="MB",
+        floor="",
+        targets=_everywhere(Target(at_most=15)),
+        host_only=True,
+    ),
+    Row(
+        key="client-servers",
+        what="the same: processes of servers",
+        unit="",
+        floor="",
+        targets=_everywhere(Target(at_most=0)),
+        host_only=True,
+    ),
+    Row(
+        key="tools-list",
+        what="the same: from the start of its process to the answer to `tools/list`, p50",
+        unit="ms",
+        floor="starting Python and importing the SDK's server",
+        targets=_everywhere(Target(ratio_at_most=0.15)),
+        host_only=True,
+        histogram=True,
+    ),
+    Row(
+        key="tools-list-cold",
+        what="the same with cold caches, p50",
+        unit="ms",
+        floor="the import with cold caches",
+        targets=_everywhere(Target(ratio_at_most=0.15)),
+        host_only=True,
+    ),
+    Row(
+        key="client-call",
+        what="run with one call through a background bridge, p50",
+        unit="ms",
+        floor="with a bridge in the client's own process",
+        targets=_everywhere(Target(ratio_at_most=1.05)),
+        host_only=True,
+    ),
+    Row(
+        key="client-result",
+        what="run with a result of 50 MB through a background bridge, p50",
+        unit="ms",
+        floor="with a bridge in the client's own process",
+        targets=_everywhere(Target(ratio_at_most=1.1)),
+        host_only=True,
     ),
     Row(
         key="pod-waits",

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from bridge.cli.main import main
+from bridge.background.front import main
 
 sys.exit(main())

@@ -104,8 +104,7 @@ def read_regular(path: Path, most: int) -> bytes:
         ValueError: The path is not a regular file, or the file exceeds `most` bytes.
     """
     # Opening a pipe without O_NONBLOCK would wait for a writer.
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(path, flags)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("it is no regular file")

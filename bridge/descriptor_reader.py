@@ -10,12 +10,13 @@ import asyncio
 import errno
 import os
 import re
+import select
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import anyio
 import anyio.lowlevel
 
 from bridge.errors import ChannelClosedError
@@ -68,6 +69,10 @@ class Reader:
                 data = await self._wait()
         return data
 
+    def unread(self, data: bytes) -> None:
+        """Have the next `read` return these bytes."""
+        self._kept = data or None
+
     def close(self) -> None:
         """Unregister the descriptor. A waiting `read` tries again, then raises. Idempotent."""
         self._closed = True
@@ -112,7 +117,8 @@ class Reader:
         except OSError as error:
             waiting.set_exception(error)
         else:
-            if data is not None:
+            # `attempt` may have cancelled the task that waits.
+            if data is not None and not waiting.done():
                 waiting.set_result(data)
 
     def _unwatch(self) -> None:
@@ -122,6 +128,23 @@ class Reader:
         for descriptor in self._watched:
             with suppress(OSError, ValueError, RuntimeError):
                 loop.remove_reader(descriptor)
+
+
+def input_of(fd: int) -> Reader:
+    """Return a reader of a descriptor that may block."""
+    return Reader(fd, partial(_read_available, fd))
+
+
+def _read_available(fd: int) -> bytes | None:
+    """Return the available bytes, even of a descriptor that may block; None for none yet.
+
+    Regular files and the null device, which no event loop can watch, are always readable.
+    """
+    if not select.select((fd,), (), (), 0)[0]:
+        return None
+    with suppress(BlockingIOError):
+        return os.read(fd, 64 * 1024)  # The capacity of a pipe.
+    return None
 
 
 READ_BYTES = 256 * 1024  # Most read at once.
@@ -135,14 +158,11 @@ _Descriptor = TypeVar("_Descriptor")
 
 
 class Pipes:
-    """The bridge's ends of three pipes, for one reader and one writer.
-
-    Attributes:
-        on_error: Called with all stderr; output then ends only when stderr has ended too. Without
-            it the end of stderr is kept.
-    """
+    """The bridge's ends of three pipes, for one reader and one writer."""
 
     def __init__(self, stdin: int, stdout: int, stderr: int) -> None:
+        # Called with all stderr; output then ends only when stderr has ended too. Without it, the
+        # end of stderr is kept.
         self.on_error: Callable[[bytes], None] | None = None
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
         self._tail = b""
@@ -169,13 +189,13 @@ class Pipes:
 
     def end_input(self) -> None:
         """Close stdin. Idempotent."""
-        self._stdin = _let_go(self._stdin)
+        self._stdin = let_go(self._stdin)
 
     async def end_output(self) -> None:
         """Close stdout, so that the next write fails with SIGPIPE. Idempotent."""
         self._stdout_open = False
         self._reader.forget(self._stdout)
-        self._stdout = _let_go(self._stdout)
+        self._stdout = let_go(self._stdout)
         await anyio.lowlevel.checkpoint()
 
     async def receive(self) -> bytes:
@@ -201,7 +221,7 @@ class Pipes:
         """Close all pipes and wake the tasks that wait on them. Idempotent."""
         self._reader.close()
         for descriptor in (self._stdin, self._stdout, self._stderr):
-            _let_go(descriptor)
+            let_go(descriptor)
         self._stdin = self._stdout = self._stderr = _CLOSED
         self._stderr_open = False
 
@@ -225,7 +245,8 @@ class Pipes:
                 self._tail = (self._tail + data)[-DIAGNOSTIC_BYTES:]
 
 
-def _let_go(descriptor: int) -> int:
+def let_go(descriptor: int) -> int:
+    """Close a descriptor that tasks may wait for; return the number of a closed one."""
     if descriptor != _CLOSED:
         with suppress(OSError, ValueError):
             anyio.notify_closing(descriptor)

@@ -247,19 +247,12 @@ class LibraryError(BridgeError, code="library"):
 
 
 class Kind(NamedTuple):
-    """The description of an error code without a class.
+    """The description of an error code without a class."""
 
-    Attributes:
-        family: The class that is raised.
-        meaning: The problem.
-        advice: The next step, for the reference.
-        remedy: The default remedy of such an error; empty for the class's.
-    """
-
-    family: type[BridgeError]
-    meaning: str
-    advice: str = ""
-    remedy: str = ""
+    family: type[BridgeError]  # The class that is raised.
+    meaning: str  # The problem.
+    advice: str = ""  # The next step, for the reference.
+    remedy: str = ""  # The default remedy of such an error; empty for the class's.
 
 
 CODES: Mapping[str, Kind] = {

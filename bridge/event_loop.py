@@ -5,6 +5,7 @@ All time limits of a run use its clock, so that they stop together while the use
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import ChainMap, defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
@@ -14,7 +15,6 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any, TypeVar
 
-import anyio
 import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
@@ -22,8 +22,6 @@ from anyio.abc import TaskGroup
 
 def current_time() -> float:
     """Return `anyio.current_time()`, in a tenth of its time. Each call needs it ten times."""
-    import asyncio  # The first answer to a client does without.
-
     return asyncio.get_running_loop().time()
 
 
@@ -91,8 +89,7 @@ class Clock:
             self._set_deadline(scope)
 
     def _set_deadline(self, scope: anyio.CancelScope) -> None:
-        end = self._limits[scope]
-        scope.deadline = end + self._lost if self.running else math.inf
+        scope.deadline = self._limits[scope] + self._lost if self.running else math.inf
 
 
 @asynccontextmanager

@@ -77,6 +77,7 @@ async def demonstrate(repository: Path, runtime: str) -> int:
                 "MCP_BRIDGE_SOURCES": ",".join(f"-{name}" for name in SOURCE_IDS),
                 "MCP_SERVERS_CONFIG": str(config),
                 "MCP_BRIDGE_LOG_LEVEL": "ERROR",
+                "MCP_BRIDGE_BACKGROUND": "off",
                 "MCP_BRIDGE_STATE_DIR": state,
                 "MCP_BRIDGE_START_TIMEOUT": "300",
             },

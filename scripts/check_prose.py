@@ -32,7 +32,7 @@ WORDS = (
 
 PARTICIPLE = re.compile(r"_*[a-z]+(?:ed|en|ing)")
 
-CEILINGS = {"words": 0, "long sentences": 156, "participles": 112}
+CEILINGS = {"words": 0, "long sentences": 155, "participles": 112}
 
 
 def code_files() -> Iterator[Path]:

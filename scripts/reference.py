@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 import bridge.errors as faults
 import bridge.settings as package
-from bridge.cli.app import COMMANDS, SETTINGS_PANEL, describe_command, make_command, row_of
-from bridge.cli.line import PROGRAM
+from bridge.cli.app import COMMANDS, PROGRAM, SETTINGS_PANEL, describe_command, make_command, row_of
 from bridge.guest.api import runtime as mcp_api
 from bridge.guest.api import values
 from bridge.guest.worker import environment

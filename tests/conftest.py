@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator, Iterator
 from functools import wraps
 from inspect import iscoroutinefunction
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -13,7 +15,11 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from tests.faulty_proxy import FaultyProxy
     from tests.postgresql import Server
+
+# A background bridge would outlive its test. Those of tests/background and tests/e2e start some.
+os.environ["MCP_BRIDGE_BACKGROUND"] = "off"
 
 # An example's time depends on the load of the machine.
 settings.register_profile("suite", deadline=None, max_examples=25)
@@ -33,7 +39,7 @@ CASES = tuple(
 
 BEGUN_FIRST = (
     *("tests/sandbox/image/test_real.py", "tests/examples/", "tests/e2e/", "tests/soak/"),
-    *("tests/clients/", "tests/security/", "tests/artifacts/test_dying.py"),
+    *("tests/background/", "tests/clients/", "tests/security/", "tests/artifacts/test_dying.py"),
     "tests/cli/test_first_contact.py",
 )
 """The longest tests: at the end, one of them would leave the other workers idle."""
@@ -127,6 +133,23 @@ def scripted_people() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_background_bridges_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail if a test has started a background bridge for a home of its own and not ended it."""
+    yield
+    home = os.fsencode(f"HOME={tmp_path_factory.getbasetemp()}")
+    left = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command, environ = ((process / name).read_bytes() for name in ("cmdline", "environ"))
+        except OSError:
+            continue
+        variables = environ.split(b"\0")
+        if b"bridge.background" in command and any(each.startswith(home) for each in variables):
+            left.append((process.name, variables))
+    assert not left
+
+
 @pytest.fixture(autouse=True)
 def databases_closed() -> Iterator[None]:
     """Close the databases of a test's stores: other tests count descriptors."""
@@ -159,6 +182,15 @@ def postgresql(
     yield postgresql_server
     databases_forgotten()
     postgresql_server.drop()
+
+
+@pytest.fixture
+def proxy(postgresql: Server) -> Iterator[FaultyProxy]:
+    """A proxy in front of the PostgreSQL server."""
+    from tests.faulty_proxy import faulty_proxy
+
+    with faulty_proxy(postgresql.port) as made:
+        yield made
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -28,6 +28,7 @@ VARIABLE = "MCP_BRIDGE_TEST_STORE"
 
 PASSWORD = "s3cret of the tests"
 ROLE = "bridge"
+LOGIN = f"{ROLE}:{quote(PASSWORD, safe='')}"
 
 _USER = "postgres"
 """The server's user if the tests run as root, which the server refuses."""
@@ -51,7 +52,7 @@ class Server:
         """Return a schema's address through the socket, or by TCP with the password."""
         login, said = ROLE, {}
         if host:
-            login, host = f"{ROLE}:{quote(PASSWORD, safe='')}", f"{host}:{self.port}"
+            login, host = LOGIN, f"{host}:{self.port}"
         else:
             said = {"host": str(self.directory), "port": str(self.port)}
         if schema:
@@ -196,7 +197,7 @@ def pooler(behind: Server, *, connections: int) -> Iterator[str]:
         try:
             while "process up" not in (place / "log").read_text():
                 assert process.poll() is None, (place / "log").read_text()
-            yield f"postgresql://{ROLE}:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/postgres"
+            yield f"postgresql://{LOGIN}@127.0.0.1:{port}/postgres"
         finally:
             process.terminate()
             process.wait()
@@ -219,6 +220,16 @@ def url_for(directory: Path) -> ServerUrl | None:
         connection.execute("SELECT pg_advisory_lock(1)")
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name}".encode())
     return ServerUrl(f"{url}&options=-csearch_path%3D{name}")
+
+
+def address(directory: Path, *, port: int = 0) -> ServerUrl:
+    """Return what `url_for` does for a test that needs the server, or the way by a proxy's port."""
+    url = url_for(directory)
+    assert url is not None
+    if not port:
+        return url
+    query = url.text.rpartition("&")[2]
+    return ServerUrl(f"postgresql://{LOGIN}@127.0.0.1:{port}/postgres?{query}")
 
 
 def _program(name: str) -> str:

@@ -16,7 +16,6 @@ from time import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import anyio.to_thread
 
 from bridge.artifacts.content import HEAD, Content, mime_type, translate_errors

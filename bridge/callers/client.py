@@ -430,8 +430,7 @@ class RunCaller:
             return {"action": "cancel"}
         answer.pop("automatic", None)  # Only the bridge may set this field.
         program, action = client.program, answer.get("action")
-        seconds = anyio.current_time() - began
-        answerer = answered_by(program, action, seconds) if program else ""
+        answerer = answered_by(program, action, anyio.current_time() - began) if program else ""
         if answerer and action != "accept":
             message = f"No person saw the question: {answerer} answered it, with {action!r}."
             raise CannotAskError(message, automatic=True)

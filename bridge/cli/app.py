@@ -2,8 +2,7 @@
 
 A command is an async function `f(settings, *, ...)` whose parameters typer reads. The table has its
 summary, and its docstring continues the help. Its module is imported when the command is called.
-`serve` never imports this module. Functions of commands import what help and `serve` do without,
-such as the engine, the MCP SDK and rich.
+Functions of commands import what help does without, such as the engine, the MCP SDK and rich.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -22,13 +22,16 @@ from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from bridge import __version__
-from bridge.cli.line import PROGRAM, SERVE, Invocation, flag_of, handler_of
 from bridge.cli.options import AsJson, Code, arg, complete_sessions, flag, opt
 from bridge.cli.output import terminal_width, visible, write_help, write_json, write_list, write_out
 from bridge.errors import UsageError
 from bridge.model import Json
 from bridge.settings import FLAGS, SETTINGS, Settings, config_path, variable
 from bridge.settings.values import STRICT_CAPS, STRICT_VALUES
+
+PROGRAM = "mcp-code-bridge"
+
+SERVE = "serve:serve"
 
 RUNNING = "Running programs"
 LOOKING = "Servers and tools"
@@ -38,6 +41,15 @@ SETTING_UP = "Setting up"
 _ENGINE = ("runtime", "runtime_order", "oci_runtime", "image")
 _SOURCES = ("sources", "servers_config")
 _RUN = ("profile", *_ENGINE, "memory", "pids", "cpus", "max_timeout", "guard", "preflight")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invocation:
+    """A parsed command line: the function, as "module:function", its arguments, and settings."""
+
+    handler: str
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    flags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,11 @@ COMMANDS = {
     "skills show": Command("kept:show_skill", "Print a skill"),
     "skills approve": Command("kept:approve_skills", "Let programs use skills without asking"),
     "skills rm": Command("kept:remove_skills", "Remove skills, with all their versions"),
+    "background": Command("", "Show or stop the bridge that your clients share", KEEPING),
+    "background status": Command("background:status", "Show its clients and servers"),
+    "background stop": Command("background:stop", "Let its runs end, and stop it"),
+    "background restart": Command("background:stop", "Stop it; its clients start another one"),
+    "background logs": Command("background:logs", "Print its log"),
     "store": Command("", "Show, migrate or limit a shared store", KEEPING),
     "store status": Command("store:show_status", "Show the store and its bridges"),
     "store migrate": Command("store:migrate", "Bring its tables to this version"),
@@ -139,9 +156,36 @@ def read_words(words: Sequence[str]) -> Invocation | int:
             root.add_command(_Lazy(path))
     read: Callable[..., Invocation | int] = root.main
     try:
-        return read(list(words), prog_name=PROGRAM, standalone_mode=False, terminal_width=width())
+        given = _with_default(words)
+        return read(given, prog_name=PROGRAM, standalone_mode=False, terminal_width=width())
     except TyperException as error:
         raise _usage_error(error) from None
+
+
+def _with_default(words: Sequence[str]) -> list[str]:
+    """Complete a command line that has no command.
+
+    No words, or flags alone, mean `serve`. `help COMMAND` means `COMMAND --help`.
+    """
+    first = words[0].partition("=")[0] if words else ""
+    if not words or first in {"--http", "--no-token", *map(flag_of, FLAGS)}:
+        return ["serve", *words]
+    if first == "help" and words[1:2] != ["settings"]:
+        return [*words[1:], "--help"]
+    if words == ["version"]:
+        return ["--version"]
+    return list(words)
+
+
+def flag_of(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
+
+
+def handler_of(name: str) -> Callable[..., Any]:
+    """Return a command's function; its module may take a second to import."""
+    module, _, function = name.partition(":")
+    command: Callable[..., Any] = getattr(import_module(f"bridge.cli.{module}"), function)
+    return command
 
 
 def _usage_error(error: TyperException) -> UsageError:

@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-import anyio
 import anyio.to_thread
 
-from bridge.cli.line import PROGRAM
+from bridge.cli import background
+from bridge.cli.app import PROGRAM
 from bridge.cli.options import AsJson, flag, opt
 from bridge.cli.output import visible, waiting, write_err, write_json, write_out, write_prose
 from bridge.cli.terminal import Person
@@ -24,6 +24,7 @@ from bridge.errors import BridgeError, SandboxError, SettingsError, UsageError
 from bridge.inventory.configuration import consents_of, context_for
 from bridge.model import MEBIBYTE, Directory
 from bridge.packages.requirements import parse_requirements
+from bridge.packages.uv import Uv
 from bridge.private_files import make_directory
 from bridge.sandbox.backend import Probe, limits_for
 from bridge.sandbox.container.backend import container_backend
@@ -69,6 +70,7 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
     with waiting("looking for packages and the store"):
         packages = await check_packages(settings)
     store = await anyio.to_thread.run_sync(check_store, settings)
+    bridges = await anyio.to_thread.run_sync(background.check, settings)
     warnings = list(map(str, discovery.warnings))
     warnings += [
         f"Server {spec.name!r} cannot start. {' '.join(missing)}"
@@ -87,6 +89,7 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
             "commands": [asdict(check) for check in commands],
             "packages": packages,
             "store": store,
+            "background": bridges,
             "directories": [asdict(one) for one in settings.directories],
             "servers": [spec.name for spec in discovery.servers],
             "definitions": {spec.name: spec.definition for spec in discovery.servers},
@@ -98,15 +101,15 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
     proposed = ", ".join(dict.fromkeys(each.name for each in discovery.proposed))
     if proposed:
         servers += f". Waiting for your approval (`servers approve NAME`): {proposed}"
-    auto = settings.runtime == "auto"
     sections = [
-        *(_describe(probe, auto=auto, chosen=bool(chosen)) for probe in probes),
+        *(_describe(probe, settings.runtime == "auto", chosen=bool(chosen)) for probe in probes),
         describe_state(settings, state, state_remedy(settings)),
         _describe_profile(settings),
         gate,
         *map(_describe_command, commands),
         describe_packages(packages),
         describe_store(store),
+        background.describe(bridges),
         describe_directories(settings, root=os.geteuid() == 0),
         f"Servers: {servers}. `mcp-code-bridge servers` shows where each was found.\n",
         *(f"warning: {warning}\n" for warning in warnings),
@@ -214,7 +217,7 @@ def _describe_command(check: CommandCheck) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _describe(probe: Probe, *, auto: bool, chosen: bool) -> str:
+def _describe(probe: Probe, auto: bool, *, chosen: bool) -> str:
     # A backend of another system is no failure, and `auto` needs only one that works.
     other = probe.error_code == "wrong_system"
     enough = auto and (chosen or other)
@@ -235,9 +238,6 @@ def _describe(probe: Probe, *, auto: bool, chosen: bool) -> str:
 
 async def check_packages(settings: Settings) -> dict[str, Any]:
     """Let uv resolve one allowed package, and report the problem if it cannot."""
-    # Imported here: few configurations allow packages.
-    from bridge.packages.uv import Uv
-
     dependencies, problem = settings.dependencies, ""
     if not dependencies.allow:
         return {"allow": [], "index": "", "cache": "", "problem": ""}
@@ -398,8 +398,7 @@ async def build_image(
     version = recipe_version(context.recipe)
     async with aclosing(_image_engines(settings)) as answering:
         engine = await anext(answering)
-        name = local_name(flavour)
-        built = await describe(engine, name, version)
+        built = await describe(engine, local_name(flavour), version)
         lost = [text for text in built.packages if text not in packages]
         if lost:
             again = " ".join(f"--package {shlex.quote(text)}" for text in lost)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import anyio
 import anyio.to_thread
 
 from bridge.cli import moving

@@ -95,9 +95,7 @@ async def get(
     if "?" in uri:
         message = "Only whole artifacts can be fetched."
         raise UsageError(message, remedy="Select a part with head, tail or sed.")
-    store = store_for(settings)
-    work = partial(_get, store, uri, output, force=force)
-    await anyio.to_thread.run_sync(work)
+    await anyio.to_thread.run_sync(partial(_get, store_for(settings), uri, output, force=force))
     return 0
 
 

@@ -7,20 +7,18 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any
 
 import anyio
 
-from bridge.cli.line import SERVE, Invocation, handler_of, simple_invocation, with_default
+from bridge.cli.app import SERVE, Invocation, handler_of, read_words
 from bridge.cli.output import JsonLines, RepeatedLines, TerminalHandler, write_error
 from bridge.errors import BridgeError, SettingsError
+from bridge.event_loop import background_task
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
-
-if TYPE_CHECKING:
-    from bridge.server.greeting import Greeting
 
 logger = logging.getLogger(__name__)
 
@@ -31,18 +29,19 @@ _CLOSED = (BrokenPipeError, ConnectionResetError)
 Command = Callable[..., Awaitable[int]]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, resumed: Mapping[str, Any] | None = None) -> int:
+    """Do what a command line says, and return the exit status.
+
+    Args:
+        resumed: A client's session of a background bridge that was lost; see `serve`.
+    """
     try:
         words = sys.argv[1:] if argv is None else argv
-        invocation: Invocation | int | None = simple_invocation(words)
-        if invocation is None:
-            from bridge.cli.app import read_words
-
-            invocation = read_words(with_default(words))
+        invocation = read_words(words)
         if isinstance(invocation, int):
             return invocation
-        with _frozen_imports():
-            command, settings = _prepare(invocation)
+        with frozen_imports():
+            command, settings = _prepare(invocation, resumed)
         return anyio.run(partial(_run_until_signal, command, invocation, settings))
     except BridgeError as error:
         write_error(error)
@@ -50,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except (*_CLOSED, BaseExceptionGroup) as error:
-        if isinstance(error, BaseExceptionGroup) and error.split(_CLOSED)[1] is not None:
+        if not is_closed(error):
             raise
         # It is no error if the reader of our output closed its end.
         logger.debug("the reader of our output closed its end", exc_info=True)
@@ -58,21 +57,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _prepare(invocation: Invocation) -> tuple[Command, Settings]:
+def is_closed(error: BaseException) -> bool:
+    """Return whether an error is only that the reader of our output has gone."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(_CLOSED)[1] is None
+    return isinstance(error, _CLOSED)
+
+
+def _prepare(invocation: Invocation, resumed: Mapping[str, Any] | None) -> tuple[Command, Settings]:
     try:
         settings = load(invocation.flags)
         _set_up_logging(settings, serving=invocation.handler == SERVE)
         prepare_state(settings)
         given = dict(invocation.arguments)
-        if _is_stdio(invocation):
-            given["greeting"] = _greet(settings)
+        if resumed is not None:
+            given["resumed"] = resumed
         return partial(handler_of(invocation.handler), **given), settings
     except SettingsError as error:
         # An MCP client does not show stderr, so it gets the mistake by MCP.
         to_client = _is_stdio(invocation) and sys.stdin is not None and not sys.stdin.isatty()
-        if not to_client and invocation.handler != "doctor:doctor":
+        keeps = invocation.handler.startswith("background:")
+        if not (to_client or keeps or invocation.handler == "doctor:doctor"):
             raise
         write_error(error)
+        if keeps:
+            # Bridges that run are shown and ended, whatever the settings are.
+            return partial(handler_of(invocation.handler), **invocation.arguments), defaults()
         handler = handler_of(f"{invocation.handler}_mistake")
         return partial(handler, error, **invocation.arguments), defaults()
 
@@ -83,9 +93,6 @@ def _is_stdio(invocation: Invocation) -> bool:
 
 async def _run_until_signal(command: Command, invocation: Invocation, settings: Settings) -> int:
     """Run the command; a signal cancels it, so that it releases its resources."""
-    # Imported here: it imports asyncio, and the first answer does without.
-    from bridge.event_loop import background_task
-
     status = INTERRUPTED
     received: list[int] = []
     ending, scope = None, anyio.CancelScope()
@@ -115,23 +122,8 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
     return status
 
 
-def _greet(settings: Settings) -> Greeting:
-    """Answer a client's `initialize` before the MCP SDK is imported."""
-    from bridge.inventory.configuration import first_instructions
-    from bridge.server.greeting import greet
-
-    # From the first answer on, a signal ends the bridge with its usual status.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _exit)
-    return greet(partial(first_instructions, settings))
-
-
-def _exit(number: int, _: object) -> NoReturn:
-    raise SystemExit(128 + number)
-
-
 @contextmanager
-def _frozen_imports() -> Iterator[None]:
+def frozen_imports() -> Iterator[None]:
     """Import without garbage collection, which would take an eighth of the start.
 
     The imported objects are frozen, so that no later collection pauses a run for them.
@@ -145,20 +137,28 @@ def _frozen_imports() -> Iterator[None]:
 
 
 def _set_up_logging(settings: Settings, *, serving: bool) -> None:
-    level, line = settings.log_level, "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    brief = not serving and level in ("INFO", "WARNING")
-    if brief:
-        # At a terminal, progress lines would hide the command's own output.
-        level, line = "WARNING", "%(level)s: %(message)s"
-    handler = TerminalHandler(sys.stderr)
-    in_json = settings.log_format == "json"
-    handler.setFormatter(JsonLines() if in_json else logging.Formatter(line))
-    handler.addFilter(RepeatedLines())
-    logging.basicConfig(level=level, handlers=[handler])
+    level = begin_log(TerminalHandler(sys.stderr), settings, brief=not serving)
     for line in (*unknown_variables(settings.environ), *settings.notes):
         logger.warning("%s", line)
-    if brief:
+    if not serving and level == "WARNING":
         # Building an image takes minutes, so its progress is shown in scripts too.
         logging.getLogger("bridge.sandbox.container.backend.progress").setLevel("INFO")
+
+
+def begin_log(handler: logging.Handler, settings: Settings, *, brief: bool = False) -> str:
+    """Have a handler write this process's log; return its level."""
+    level = format_log(handler, settings, brief=brief)
+    logging.basicConfig(level=level, handlers=[handler])
     for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+    return level
+
+
+def format_log(handler: logging.Handler, settings: Settings, *, brief: bool) -> str:
+    level, line = settings.log_level, "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    if brief and level in ("INFO", "WARNING"):
+        # At a terminal, progress lines would hide the command's own output.
+        level, line = "WARNING", "%(level)s: %(message)s"
+    handler.setFormatter(JsonLines() if settings.log_format == "json" else logging.Formatter(line))
+    handler.addFilter(RepeatedLines())
+    return level

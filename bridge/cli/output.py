@@ -2,17 +2,14 @@
 
 No other module of the commands writes to stdout and stderr. A terminal receives no control
 characters. Pipes and files receive every byte. The status line, on stderr, names what a command
-waits for. A process has one, and other writers erase it with `hide_status` before they write.
+waits for. A command has one, and other writers erase it with `hide_status` before they write.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import re
-import shutil
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,11 +20,12 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
     nullcontext,
-    suppress,
 )
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from bridge.cli.origin import ORIGIN, columns_of, stderr, stdout
 from bridge.errors import BridgeError
 from bridge.event_loop import LOG_FACTS, utc_text
 from bridge.model import Json
@@ -38,21 +36,20 @@ from bridge.text import visible_json
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
-_current: StatusLine | None = None
-
 
 def can_move(stream: TextIO) -> bool:
     """Return whether a stream is a terminal that can redraw a line."""
-    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return stream.isatty() and ORIGIN.get().environ.get("TERM", "dumb") != "dumb"
 
 
 def is_drawn(stream: TextIO) -> bool:
-    return can_move(stream) and not os.environ.get("NO_COLOR")
+    return can_move(stream) and not ORIGIN.get().environ.get("NO_COLOR")
 
 
 def hide_status() -> AbstractContextManager[None]:
     """Return a context that keeps the status line off the screen."""
-    return nullcontext() if _current is None else _current.hide_status()
+    line = ORIGIN.get().status_line
+    return nullcontext() if line is None else line.hide_status()
 
 
 @contextmanager
@@ -62,14 +59,11 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
     An inner `waiting` replaces the text of the outer one. Without a terminal it does nothing.
     """
     with ExitStack() as stack:
-        line: Any = _current or SimpleNamespace(text="")
-        if _current is None and can_move(sys.stderr):
-            line = stack.enter_context(StatusLine(sys.stderr))
-        before = line.text
-
-        def say(new: str) -> None:
-            line.text = new
-
+        line: Any = ORIGIN.get().status_line
+        if line is None and can_move(stderr()):
+            line = stack.enter_context(StatusLine(stderr()))
+        line = line or SimpleNamespace(text="")
+        before, say = line.text, partial(setattr, line, "text")
         say(text)
         yield say
         say(before)
@@ -78,8 +72,7 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
 class StatusLine:
     """A terminal's status line, safe for use by several threads.
 
-    Args:
-        render: Returns the line's text; empty hides the line. By default it returns `text`.
+    It shows what `render` returns, by default `text`. An empty text hides the line.
     """
 
     def __init__(self, writer: TextIO, render: Callable[[], str] | None = None) -> None:
@@ -94,7 +87,9 @@ class StatusLine:
         self._spinner = Spinner("dots" if self._unicode else "line")
         self._live = Live(
             get_renderable=self._line,
-            console=Console(file=writer),
+            console=Console(
+                file=writer, width=columns_of(writer) or None, _environ=ORIGIN.get().environ
+            ),
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
@@ -106,17 +101,16 @@ class StatusLine:
         self._outer: StatusLine | None = None
 
     def __enter__(self) -> StatusLine:
-        global _current
-        self._outer, _current = _current, self
+        origin = ORIGIN.get()
+        self._outer, origin.status_line = origin.status_line, self
         # A command may block the event loop, and a stopped terminal blocks this thread.
         threading.Thread(target=self._run, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        global _current
         self._over.set()
         with self.hide_status():
-            _current = self._outer
+            ORIGIN.get().status_line = self._outer
 
     @contextmanager
     def hide_status(self) -> Iterator[None]:
@@ -157,7 +151,9 @@ async def open_engine(settings: Settings, *, patient: bool = False) -> AsyncIter
         with waiting("finding servers and a sandbox"):
             from bridge.runs import open_engine as opened
 
-            engine = await stack.enter_async_context(opened(settings, patient=patient))
+            cwd, shared = ORIGIN.get().cwd or None, ORIGIN.get().shared
+            opening = opened(settings, patient=patient, cwd=cwd, shared=shared)
+            engine = await stack.enter_async_context(opening)
         yield engine
 
 
@@ -207,36 +203,35 @@ def for_person(text: str) -> str:
 
 
 def write_out(text: str) -> None:
-    _write(sys.stdout, text)
+    _write(stdout(), text)
 
 
 def write_err(text: str) -> None:
-    _write(sys.stderr, text)
+    _write(stderr(), text)
 
 
 def write_err_line(text: str) -> None:
     """Write one line to stderr; line breaks in the text are escaped."""
-    _write(sys.stderr, visible(text, keep="") + "\n", _WORD)
+    _write(stderr(), visible(text, keep="") + "\n", _WORD)
 
 
 def write_warning(text: str) -> None:
-    write_prose(f"warning: {visible(text)}\n", sys.stderr)
+    write_prose(f"warning: {visible(text)}\n", stderr())
 
 
 def write_error(error: BridgeError) -> None:
     parts = " ".join(part for part in (error.message, error.host_detail) if part)
-    write_prose(f"error: {visible(for_person(parts))}\n", sys.stderr)
-    hint = for_person(error.remedy)
-    if hint:
-        write_prose(f"hint: {visible(hint)}\n", sys.stderr)
+    write_prose(f"error: {visible(for_person(parts))}\n", stderr())
+    if hint := for_person(error.remedy):
+        write_prose(f"hint: {visible(hint)}\n", stderr())
 
 
 def write_help(text: str) -> None:
-    _write(sys.stdout, text, _NAMED)
+    _write(stdout(), text, _NAMED)
 
 
 def write_diff(text: str) -> None:
-    _write(sys.stdout, text, _CHANGED)
+    _write(stdout(), text, _CHANGED)
 
 
 def write_prose(text: str, stream: TextIO | None = None) -> None:
@@ -244,14 +239,12 @@ def write_prose(text: str, stream: TextIO | None = None) -> None:
 
     Continuation lines keep the indentation of their first line.
     """
-    stream = sys.stdout if stream is None else stream
+    stream = stdout() if stream is None else stream
     if stream.isatty():
         from rich.console import Console
         from rich.text import Text
 
-        width, broken = 80, []
-        with suppress(OSError):
-            width = max(os.get_terminal_size(stream.fileno()).columns, 40)
+        width, broken = max(columns_of(stream), 40), []
         for line in visible(text).split("\n"):
             words = line.lstrip(" ")
             indent = " " * min(len(line) - len(words), 20)
@@ -297,7 +290,7 @@ def write_list(
         cells = [[cell(each) for cell in columns.values()] for each in records]
         text = table([*columns], cells, drop)
         with hide_status():
-            sys.stdout.write(_encodable(sys.stdout, text))
+            stdout().write(_encodable(stdout(), text))
         write_out(below)
     else:
         write_err(f"{none}\n")
@@ -336,7 +329,8 @@ class TerminalHandler(logging.StreamHandler[TextIO]):
 
 @contextmanager
 def hold_logs() -> Iterator[None]:
-    holding = [(handler, list[logging.LogRecord]()) for handler in logging.getLogger().handlers]
+    handlers = ORIGIN.get().handlers or logging.getLogger().handlers
+    holding = [(handler, list[logging.LogRecord]()) for handler in handlers]
     for handler, held in holding:
         # `append` returns None, so the filter drops the record.
         handler.addFilter(held.append)  # type: ignore[arg-type]
@@ -398,7 +392,10 @@ class RepeatedLines(logging.Filter):
 
 def terminal_width() -> int | None:
     """Return the columns of stdout's terminal; None if stdout is no terminal."""
-    return max(shutil.get_terminal_size().columns, 40) if sys.stdout.isatty() else None
+    if not stdout().isatty():
+        return None
+    columns = ORIGIN.get().environ.get("COLUMNS", "")
+    return max(int(columns) if columns.isdigit() else columns_of(stdout()) or 80, 40)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()) -> str:
@@ -429,6 +426,6 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence
             fits = cell_len(cell) <= size
             parts.append(set_cell_size(cell, size) if fits else f"{set_cell_size(cell, size - 1)}…")
         lines.append("  ".join(parts).rstrip() + "\n")
-    if is_drawn(sys.stdout):
+    if is_drawn(stdout()):
         lines[0] = f"\x1b[1m{lines[0].rstrip()}\x1b[0m\n"
     return "".join(lines)

@@ -236,7 +236,7 @@ async def check(
     if file is not None:
         from bridge.cli.run import read_program
 
-        code = read_program(file)
+        code = await read_program(file)
     if code is None and not settings.policy.present:
         return _say_fine(settings, as_json=as_json)
     async with open_engine(settings) as engine:
@@ -438,8 +438,7 @@ async def add(settings: Settings, *, server: Server, yes: Yes = False) -> int:
             raise error
         text = server_table(name, engine.servers.inventory.tools(name) or ())
     write_out(visible(text))
-    question = f"Add this to {path}?"
-    if not await Person().agrees(question, yes=yes, nothing="Nothing was written"):
+    if not await Person().agrees(f"Add this to {path}?", yes=yes, nothing="Nothing was written"):
         return 1
     await anyio.to_thread.run_sync(append_policy, path, f"\n{text}")
     write_err(visible(f"Added to {path}.\n"))

@@ -14,8 +14,10 @@ import anyio.to_thread
 
 from bridge import private_files
 from bridge.atomic_files import replace_file
+from bridge.background_instance import directory_of
+from bridge.cli.app import PROGRAM
+from bridge.cli.background import LOG_NAME, ask_all, end_all
 from bridge.cli.install import machine_here
-from bridge.cli.line import PROGRAM
 from bridge.cli.options import Yes, flag
 from bridge.cli.output import visible, write_err_line, write_out
 from bridge.cli.terminal import Person
@@ -32,6 +34,7 @@ from bridge.upstream.token_store import TokenStore
 _STATE = (
     *("audit", "blobs", "clients", "logins", "logs", "packages", "rootfs", "run", "runs", "skills"),
     *("http-token*", "policy-in-force.json", "project-servers.json", "sandbox-*.json", "store.db*"),
+    f"{LOG_NAME}*",
 )
 """The bridge's files in a state directory that may be shared, because it has another name."""
 
@@ -51,9 +54,10 @@ async def purge(
     yes: Yes = False,
 ) -> int:
     """Shows what goes and asks: settings and policy, logins, records, artifacts, sessions, skills,
-    packages, images and containers. Refuses while a bridge runs or a client still has the bridge.
+    packages, images and containers. Refuses while a client uses the bridge or is set up for it.
     """
     _require_uninstalled(settings)
+    await anyio.to_thread.run_sync(_end_unused_bridges, settings)
     with private_files.in_use(settings.state_dir, alone=True) as alone:
         if not alone:
             message = "Nothing was removed: a bridge runs."
@@ -93,6 +97,13 @@ def _require_uninstalled(settings: Settings) -> None:
         )
 
 
+def _end_unused_bridges(settings: Settings) -> None:
+    """End the background bridges if no client uses one."""
+    state = str(settings.state_dir)
+    if not any(each["clients"] for each in ask_all(settings.environ, state)):
+        end_all(settings.environ, settings.drain_seconds, state)
+
+
 async def _in_engines(settings: Settings, *, remove: bool) -> list[str]:
     listed = []
     for name in ENGINES:
@@ -118,8 +129,9 @@ def _candidates(settings: Settings, keep_settings: bool) -> Iterator[Path]:
     moved = moved_dir(settings.environ)
     yield from (moved,) if keep_settings else (config_path(settings.environ), moved.parent)
     # Bridges with other state directories share these.
-    shared = (runtime_dir(settings), Path(tempfile.gettempdir()) / f"{PROGRAM}-{os.getuid()}")
-    for directory in shared:
+    temporary = Path(tempfile.gettempdir()) / f"{PROGRAM}-{os.getuid()}"
+    sockets = (runtime_dir(settings), Path(directory_of(settings.environ)))
+    for directory in dict.fromkeys((*sockets, temporary)):
         with suppress(OSError), private_files.in_use(directory, alone=True) as free:
             if free:
                 yield directory

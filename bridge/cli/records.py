@@ -13,7 +13,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
 
-import anyio
 import anyio.to_thread
 from typer import Option
 

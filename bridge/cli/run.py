@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-import anyio
 import anyio.to_thread
 
 from bridge.callers.client import RunProgress
+from bridge.cli.origin import path_of, stderr, stdin, stdout
 from bridge.cli.output import can_move, for_person, open_engine, write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.terminal import LiveTerminal, Terminal
+from bridge.descriptor_reader import input_of
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.event_loop import background_task
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
@@ -55,7 +56,9 @@ async def run_program(
 ) -> int:
     """Run a program; its stdout, stderr and exit status become the command's own."""
     try:
-        request = request_of(**words)
+        if words.get("file") is not None and words.get("code") is None:
+            words["program"] = await read_program(words["file"])
+        request = await anyio.to_thread.run_sync(partial(request_of, **words))
         directory = None if out is None else check_out(out)
         # No next run needs a warm sandbox.
         async with open_engine(dataclasses.replace(settings, warm=0), patient=True) as engine:
@@ -70,16 +73,15 @@ async def run_program(
         document = to_structured(result)
         if result.plan is not None and result.plan.plan_id:
             plan = document["plan"]
-            document["plan"] = {
-                **{name: of for name, of in plan.items() if name not in ("id", "seconds")},
-                "note": "A plan ends with the process that made it, so that no other can apply it. "
-                "Run the program with --plan in a terminal to be asked, and to have the calls "
-                "made.",
-            }
+            del plan["id"], plan["seconds"]
+            plan["note"] = (
+                "A plan ends with the process that made it, so that no other can apply it. Run the "
+                "program with --plan in a terminal to be asked, and to have the calls made."
+            )
         write_json(document)
     else:
         written = None if problems else directory
-        terminal = sys.stderr.isatty()
+        terminal = stderr().isatty()
         show(result, terminal=terminal, streamed=request.mode == "run", copied_to=written)
     for problem in problems:
         write_err(f"--out: {problem}\n")
@@ -89,14 +91,9 @@ async def run_program(
 async def _run_live(engine: Engine, request: RunRequest, *, scripted: bool) -> RunResult:
     if scripted or request.mode != "run":
         # A plan's output is written at the end, when its placeholders for results have values.
-        person = Terminal(sys.stdin, sys.stderr)
-        return await run_and_apply(engine, request, person, scripted=scripted)
+        return await run_and_apply(engine, request, Terminal(stdin(), stderr()), scripted=scripted)
     viewer = LiveTerminal(
-        sys.stdin,
-        sys.stderr,
-        shows=can_move(sys.stderr),
-        out=sys.stdout.buffer,
-        err=sys.stderr.buffer,
+        stdin(), stderr(), shows=can_move(stderr()), out=stdout().buffer, err=stderr().buffer
     )
     try:
         async with viewer.streaming(), background_task(partial(_show_starts, engine, viewer)):
@@ -131,7 +128,7 @@ async def _write_outputs(
 
     files = [artifact for artifact in result.artifacts if artifact.kind == "file"]
     files += pictures(result)
-    work = partial(write_files, files, out, read, force=force)
+    work = partial(write_files, files, path_of(out), read, force=force)
     written, problems = await anyio.to_thread.run_sync(work)
     if written:
         more = f" and {len(written) - 50:,} more" if len(written) > 50 else ""
@@ -152,7 +149,7 @@ async def run_and_apply(
     if plan is None or not plan.plan_id or scripted or not client.attended:
         return result
     # The question repeats the list, so one screen shows the list only if the question cuts it.
-    show(result, terminal=True, lists_plan=not sys.stdout.isatty() or not is_fully_shown(plan))
+    show(result, terminal=True, lists_plan=not stdout().isatty() or not is_fully_shown(plan))
     who = {"principal": request.principal, "owner": request.owner, "client": request.client}
     applied = await engine.apply(ApplyRequest(plan_id=plan.plan_id, **who), client)
     write_err(f"{applied.summary}\n")
@@ -206,7 +203,7 @@ def show(
         write_out(item.text if not item.text or item.text.endswith("\n") else f"{item.text}\n")
     if value:
         # The mark separates it from the output above; a script gets the bare value.
-        write_out(f"=> {value}\n" if sys.stdout.isatty() else f"{value}\n")
+        write_out(f"=> {value}\n" if stdout().isatty() else f"{value}\n")
     if terminal:
         for source in get_args(FindingSource):
             for line in finding_lines(result, source):
@@ -237,7 +234,9 @@ def request_of(
     packages: Sequence[str] | None = None,
     session: str | None = None,
     end_session: bool = False,
+    program: str = "",
 ) -> RunRequest:
+    """Return the request of a command line; `program` is the text in its file. Reads `files`."""
     words, name = list(argv or ()), ""
     if code is not None:
         # With -c there is no FILE, so typer put the first ARG there.
@@ -249,7 +248,7 @@ def request_of(
     elif file is None:
         raise UsageError("Name a FILE, - for stdin, or give the program with -c.")
     else:
-        code, name = read_program(file), "" if file == "-" else Path(file).name
+        code, name = program, "" if file == "-" else Path(file).name
     return RunRequest(
         code=code,
         session=parse_session(session, ends=end_session),
@@ -271,13 +270,22 @@ def request_of(
     )
 
 
-def read_program(file: str) -> str:
+async def read_program(file: str) -> str:
+    """Return the text of a program's file; "-" means stdin.
+
+    Raises:
+        UsageError: The file cannot be read, or is not UTF-8.
+    """
     try:
         if file == "-":
-            data = sys.stdin.buffer.read(MAX_CODE_BYTES + 1)
+            data = b""
+            # A read in a thread could not be cancelled.
+            with closing(input_of(stdin().fileno())) as reader:
+                while len(data) <= MAX_CODE_BYTES and (piece := await reader.read()):
+                    data += piece
         else:
-            with Path(file).open("rb") as stream:
-                data = stream.read(MAX_CODE_BYTES + 1)
+            async with await anyio.open_file(path_of(file), "rb") as stream:
+                data = await stream.read(MAX_CODE_BYTES + 1)
         return data.decode("utf-8")
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from None

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from bridge.cli.origin import path_of
 from bridge.discovery.clients import LOCATIONS
 from bridge.errors import BridgeError, UsageError
 from bridge.model import Artifact, InputFile
@@ -45,7 +46,7 @@ def read_files(wanted: Sequence[str]) -> tuple[InputFile, ...]:
         if not path:
             raise UsageError(f"--file: {flag!r} names no file; write NAME=PATH, or PATH alone.")
         try:
-            with Path(path).expanduser().open("rb") as file:
+            with path_of(Path(path).expanduser()).open("rb") as file:
                 data = file.read(left + 1)
         except OSError as error:
             raise UsageError(f"--file: {path} cannot be read: {error.strerror or error}.") from None
@@ -62,7 +63,7 @@ def read_files(wanted: Sequence[str]) -> tuple[InputFile, ...]:
 def check_out(directory: str) -> Path:
     path = Path(directory).expanduser()
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path_of(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out: {path} cannot be made: {error.strerror or error}.") from None
     return path

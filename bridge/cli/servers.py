@@ -24,6 +24,7 @@ from bridge.cli.options import (
     flag,
     opt,
 )
+from bridge.cli.origin import ORIGIN
 from bridge.cli.output import (
     open_engine,
     terminal_width,
@@ -144,6 +145,11 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
         "FOUND IN": lambda row: short(row["source"]),
     }
     used = [row for row in rows if row["state"] not in ("skipped", "proposed")]
+    if any("processes" in row for row in used):
+        columns["PROCESS"] = lambda row: ", ".join(
+            f"{each['pid']} ({counted(each['clients'], 'client')})"
+            for each in row.get("processes", ())
+        )
     if used:
         write_list(used, columns, "", as_json=False, drop=("TRANSPORT", "CLIENTS"))
     differences = [(row["name"], text) for row in used for text in row.get("differences", ())]
@@ -201,8 +207,15 @@ def _rows(engine: Engine) -> list[dict[str, Any]]:
         row = {"name": entry.name, "state": state, "used": False, **_place(entry.source)}
         return {**row, "reason": entry.reason}
 
-    discovery = engine.servers.discovery
+    discovery, shared = engine.servers.discovery, ORIGIN.get().shared
     rows = [_row(engine, spec) for spec in discovery.servers]
+    for process in () if shared is None else shared.connections.report():
+        for row in rows:
+            if (row["name"], row["definition"]) == (process["server"], process["definition"]):
+                its = {name: process[name] for name in ("pid", "clients")}
+                row["processes"] = [*row.get("processes", ()), its]
+                if row["state"] == "idle":
+                    row["state"] = "ready"  # For other clients than this command.
     rows += [row_of(entry, "skipped") for entry in discovery.skipped]
     for entry in discovery.proposed:
         more = {"transport": entry.spec.transport, "digest": entry.definition.digest}
@@ -343,8 +356,7 @@ async def _record(spec: ServerSpec, settings: Settings) -> None:
 
 
 def _starts(settings: Settings, audit: AuditLog | None = None) -> Starts:
-    pins = Pins(store_of(settings))
-    return Starts(lambda: Policy(settings.policy), audit or AuditLog(), pins)
+    return Starts(lambda: Policy(settings.policy), audit or AuditLog(), Pins(store_of(settings)))
 
 
 def _resolve_name(wanted: str, discovery: Discovery) -> tuple[ProposedServer | ServerSpec, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
-import anyio
 import anyio.to_thread
 
 from bridge.cli.doctor import find_working, offer

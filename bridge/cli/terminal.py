@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import termios
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from time import monotonic
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-import anyio
 import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from bridge.cli.origin import stderr, stdin
 from bridge.cli.output import StatusLine, can_move, hide_status, hold_logs, visible, write_err_line
 from bridge.errors import CannotAskError, UsageError
 from bridge.event_loop import background_tasks
@@ -47,8 +46,8 @@ class Person:
     """The user of any command, for questions on stderr and answers on stdin."""
 
     def __init__(self, reader: TextIO | None = None, writer: TextIO | None = None) -> None:
-        self._reader = reader or sys.stdin
-        self._writer = writer or sys.stderr
+        self._reader = reader or stdin()
+        self._writer = writer or stderr()
 
     @property
     def attended(self) -> bool:
@@ -210,8 +209,7 @@ class Terminal(Person):
     async def log(self, level: str, source: str, data: Json) -> None:
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
         # On one line, or a second line could look like the bridge's own.
-        shown = visible(f"{source}: {text}", keep="")
-        logger.log(_LEVELS.get(level, logging.ERROR), "%s", shown)
+        logger.log(_LEVELS.get(level, logging.ERROR), "%s", visible(f"{source}: {text}", keep=""))
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Ask field by field while logs are held back; the end of input (Ctrl-D) declines."""
@@ -265,22 +263,12 @@ class Terminal(Person):
 class LiveTerminal(Terminal):
     """A terminal that shows a run's output and status while `streaming` is open.
 
-    Each stream of the program goes to the same stream here, without control characters if that is a
-    terminal. The program waits for the reader if the queue is full.
-
-    Args:
-        shows: Whether to draw a status line.
-        out, err: The destinations of the program's streams.
+    The program's streams go to `out` and `err`, without control characters if that is a terminal.
+    The program waits for the reader if the queue is full. A status line appears if it `shows` one.
     """
 
     def __init__(
-        self,
-        reader: TextIO,
-        writer: TextIO,
-        *,
-        shows: bool,
-        out: BinaryIO,
-        err: BinaryIO,
+        self, reader: TextIO, writer: TextIO, *, shows: bool, out: BinaryIO, err: BinaryIO
     ) -> None:
         super().__init__(reader, writer)
         self.run_progress: RunProgress | None = None

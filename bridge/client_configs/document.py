@@ -40,18 +40,13 @@ class EntryText:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The offsets of an entry, or of a part of one, in a document's text.
+    """The offsets of an entry, or of a part of one, in a document's text."""
 
-    Attributes:
-        name: The entry's name; not a string if it has none.
-        start, first: The offset of the comments above the entry; the offset of its own text.
-        end: The end, which includes the comma (JSON) or the last line's break (TOML, YAML).
-    """
-
-    name: object
+    name: object  # The entry's name; not a string if it has none.
+    # `start`, `first`: the offset of the comments above the entry; the offset of its own text.
     start: int
     first: int
-    end: int
+    end: int  # The end, which includes the comma (JSON) or the last line's break (TOML, YAML).
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,16 +30,13 @@ _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # (text, sta
 
 @dataclass(frozen=True, kw_only=True)
 class _Member(Row):
-    """A member of an object or of a list. The last row, without a value, ends at the bracket.
+    """A member of an object or of a list. The last row, without a value, ends at the bracket."""
 
-    Attributes:
-        floor: The end of the previous member. Comments from `floor` to `start` belong to no member.
-        comma, after: The span of the member's comma; empty if it has none.
-    """
-
+    # The end of the previous member. Comments from `floor` to `start` belong to no member.
     floor: int
     value: int = 0
     value_end: int = 0
+    # `comma`, `after`: the span of the member's comma; empty if it has none.
     comma: int = 0
     after: int = 0
 
@@ -258,16 +255,11 @@ _TOML_KEY = re.compile(rf"\s*{_TOML_PART}(?:[ \t]*\.[ \t]*{_TOML_PART})*[ \t]*="
 
 @dataclass(frozen=True, kw_only=True)
 class _Statement(Row):
-    """A section's header, or a key with its value. A row joins the statements of one entry.
-
-    Attributes:
-        section: The path of the section that contains the statement or that it starts.
-        path: The path that it sets, from the root.
-    """
+    """A section's header, or a key with its value. A row joins the statements of one entry."""
 
     name: str | None = None
-    section: Table
-    path: Table
+    section: Table  # The path of the section that contains the statement or that it starts.
+    path: Table  # The path that it sets, from the root.
     is_header: bool
 
 

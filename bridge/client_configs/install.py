@@ -51,38 +51,30 @@ from bridge.text import visible
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A planned change of one file; content is None for no file.
-
-    Attributes:
-        name, value: The bridge's entry; an empty value means that it is removed.
-        again: Plans the change again for other content of the file.
-        moved: Entries of the servers that move behind the bridge, by name.
-        restored: Names of the servers that move back.
-        refused: Servers that cannot be moved, each with the reason.
-        barred: The reason why the client will not start the bridge; empty if it will.
-        private: Whether other users must not read the file, because it holds the bridge's token.
-        commands: The client's own commands that make the change in place of an edit.
-        kept: The directory of moved servers; None if no server moves.
-        file, store: The file's row in that directory's manifest, and the content of the file that
-            holds the moved servers, both after the change.
-    """
+    """A planned change of one file; content is None for no file."""
 
     target: Target
     action: Literal["install", "uninstall", "move"]
+    # `name`, `value`: the bridge's entry; an empty value means that it is removed.
     name: str = ""
     value: Mapping[str, object] = field(default_factory=dict)
-    again: Callable[[bytes | None], Change]
+    again: Callable[[bytes | None], Change]  # Plans the change again for other content of the file.
     before: bytes | None
     after: bytes | None
     notes: tuple[str, ...] = ()
     replaces: bool = False
+    # Entries of the servers that move behind the bridge, by name.
     moved: Mapping[str, object] = field(default_factory=dict, repr=False)
-    refused: tuple[tuple[str, str], ...] = ()
-    restored: tuple[str, ...] = ()
-    barred: str = ""
+    refused: tuple[tuple[str, str], ...] = ()  # Servers that cannot be moved, each with the reason.
+    restored: tuple[str, ...] = ()  # Names of the servers that move back.
+    barred: str = ""  # The reason why the client will not start the bridge; empty if it will.
+    # Whether other users must not read the file, because it holds the bridge's token.
     private: bool = False
+    # The client's own commands that make the change in place of an edit.
     commands: tuple[tuple[str, ...], ...] = ()
-    kept: MovedServers | None = None
+    kept: MovedServers | None = None  # The directory of moved servers; None if no server moves.
+    # `file`, `store`: the file's row in that directory's manifest, and the content of the file that
+    # holds the moved servers, both after the change.
     file: MovedFile | None = None
     store: bytes = field(default=b"", repr=False)
 
@@ -221,8 +213,7 @@ def _apply(change: Change, journal: Journal) -> None:
 
     def edit(now: bytes | None) -> bytes | None:
         nonlocal latest
-        latest = change.again(now)
-        return latest.after
+        return change.again(now).after
 
     def keep_moved() -> None:
         if latest.kept is not None and latest.file is not None:

@@ -177,21 +177,15 @@ def _replace(
 
 @dataclass(frozen=True, kw_only=True)
 class MoveRecord:
-    """One change of one file, recorded before the change.
+    """One change of one file, recorded before the change."""
 
-    Attributes:
-        id: Assigned by the journal; newer ids sort later.
-        after_sha256: The digest of the content after; empty for no file.
-        made_directories: Directories created for the file, the outermost first.
-    """
-
-    id: str = ""
+    id: str = ""  # Assigned by the journal; newer ids sort later.
     path: str
     action: Literal["install", "move"]
     name: str
     before: bytes | None
-    after_sha256: str
-    made_directories: tuple[str, ...] = ()
+    after_sha256: str  # The digest of the content after; empty for no file.
+    made_directories: tuple[str, ...] = ()  # Directories created for the file, the outermost first.
 
     def describes(self, present: bytes | None) -> bool:
         return digest(present) == self.after_sha256

@@ -30,17 +30,12 @@ SCOPES = ("user", "local", "project", "profile", "agent")  # Scopes of files tha
 
 @dataclass(frozen=True, kw_only=True)
 class Mover:
-    """Decides which servers move from a client's configuration to the bridge's directory.
+    """Decides which servers move from a client's configuration to the bridge's directory."""
 
-    Attributes:
-        names: The servers that the user named; None for all that can be moved.
-        discovery: The servers before the move.
-        logged_in: Returns whether the bridge has its own login to a server.
-    """
-
-    names: Sequence[str] | None
-    discovery: Discovery
+    names: Sequence[str] | None  # The servers that the user named; None for all that can be moved.
+    discovery: Discovery  # The servers before the move.
     kept: MovedServers
+    # Returns whether the bridge has its own login to a server.
     logged_in: Callable[[ServerSpec], bool]
 
     def wants(self, name: str, value: object, target: Target) -> bool:
@@ -128,8 +123,7 @@ def with_move(
                 continue
             store = store.without(target.table, name).with_text(target.table, entry)
             document = document.without(target.table, name)
-            at = MovedEntry(table=target.table, name=name, index=index)
-            entries[target.table, name] = at
+            entries[target.table, name] = MovedEntry(table=target.table, name=name, index=index)
             moved[name] = value
     # A moved server counts as approved, so its entry must equal the one that the user saw.
     if shown is not None and any(shown.get(name) != value for name, value in moved.items()):

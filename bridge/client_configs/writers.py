@@ -27,40 +27,30 @@ FILE_NAME = "code-bridge"
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """A client that can use the bridge.
-
-    Attributes:
-        source: The client's id in discovery's table.
-        files: Templates of discovery's table that can be written, the preferred first.
-        kinds: The type field's values for a command and for an address.
-        named: Whether an entry holds its name.
-        ours: Additional members of every entry.
-        calls, starts: The fields for the longest call and for the longest start. Discovery's table
-            has their units.
-        url_key, table: The field for an address and the table of servers, if they differ from the
-            first ones in discovery's table.
-        each: Whether every existing directory (a profile or a build) gets the entry.
-        command: The client's command, with the arguments that list the servers if it has some.
-        contended: Whether the running client repeatedly writes the file.
-        note: A line for the user after the change.
-    """
+    """A client that can use the bridge."""
 
     id: str
     name: str
-    source: str
+    source: str  # The client's id in discovery's table.
+    # Templates of discovery's table that can be written, the preferred first.
     files: tuple[str, ...]
-    kinds: tuple[str, str] = ("", "")
+    kinds: tuple[str, str] = ("", "")  # The type field's values for a command and for an address.
     stdio_only: bool = False
-    named: bool = False
-    ours: Mapping[str, object] = field(default_factory=dict)
+    named: bool = False  # Whether an entry holds its name.
+    ours: Mapping[str, object] = field(default_factory=dict)  # Additional members of every entry.
+    # `calls`, `starts`: the fields for the longest call and for the longest start. Discovery's
+    # table has their units.
     calls: str = ""
     starts: str = ""
+    # `url_key`, `table`: the field for an address and the table of servers, if they differ from the
+    # first ones in discovery's table.
     url_key: str = ""
     table: Table = ()
-    each: bool = False
+    each: bool = False  # Whether every existing directory (a profile or a build) gets the entry.
+    # The client's command, with the arguments that list the servers if it has some.
     command: str = ""
-    contended: bool = False
-    note: str = ""
+    contended: bool = False  # Whether the running client repeatedly writes the file.
+    note: str = ""  # A line for the user after the change.
 
     @property
     def program(self) -> str:
@@ -69,22 +59,16 @@ class Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A client's file that is, or would be, changed.
-
-    Attributes:
-        path: The path in discovery's form; it may be a link.
-        place: The base directory of the path's template, such as the home directory.
-        root: The project of a project's file; no file outside it is written.
-    """
+    """A client's file that is, or would be, changed."""
 
     writer: Writer
     scope: Scope
-    path: Path
+    path: Path  # The path in discovery's form; it may be a link.
     exists: bool
     table: Table
     location: Location
-    place: Path
-    root: Path | None = None
+    place: Path  # The base directory of the path's template, such as the home directory.
+    root: Path | None = None  # The project of a project's file; no file outside it is written.
 
 
 _ROWS_WITH_SERVERS = tuple(row for row in LOCATIONS if row.dialect.server_keys)

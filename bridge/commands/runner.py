@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 
-import anyio
 import anyio.to_thread
 
 from bridge.callers.client import RunProgress

@@ -45,16 +45,12 @@ class Consent:
 
 @dataclass(frozen=True, kw_only=True)
 class Consents:
-    """All valid approvals.
-
-    Attributes:
-        seen: Definitions that clients had approved when a bridge first read the approval.
-        first: Whether an approval counts that no bridge has seen before.
-    """
+    """All valid approvals."""
 
     by_person: frozenset[Definition] = frozenset()
+    # Definitions that clients had approved when a bridge first read the approval.
     seen: frozenset[Consent] = frozenset()
-    first: bool = True
+    first: bool = True  # Whether an approval counts that no bridge has seen before.
 
     def seen_digest(self, definition: Definition, by: str) -> str | None:
         """Return the digest under which a client's approval was first seen; None if it is new.

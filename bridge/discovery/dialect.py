@@ -44,110 +44,88 @@ SECOND, MILLISECOND = 1.0, 0.001
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """The format of servers in one client's files.
+    """The format of servers in one client's files."""
 
-    Attributes:
-        server_keys: Dotted keys of tables of servers; all that are present count.
-        transports: Values of `type` and their transports.
-        untyped_url: Transport of a `url` without `type`; None skips the entry.
-        scalars_as_text: Whether `args`, `env` and `headers` may have numbers and booleans.
-            Claude Code refuses them.
-        url_keys, header_keys, env_keys, command_keys, type_keys: Spellings of a field; the
-            first present counts. A dotted one is a field of an inner object.
-        url_transports: Spellings of `url` that imply a transport.
-        per_project: Whether the server keys are below `projects.<directory>`.
-        bare_server: Whether a file may be one entry, named after the file.
-        servers_expected: Whether a file without server keys deserves a warning. False for files
-            with other settings.
-        listed: Whether the servers are a list of entries with a `name` rather than an object.
-        nested: The field whose object has `type`, `command`, `url` and others.
-        flat_keys: Whether dots in the server keys are part of the keys.
-        command_words: Whether `command` is split into words like a shell does.
-        command_list, command_object: Whether `command` may be a list with the arguments, or an
-            object with `path`, `args` and `env`.
-        foreign: Values of a field that mark servers only the client can start.
-        foreign_fields: Fields with this meaning if the entry has no command and no url.
-        expanded: The fields with variables.
-        call_timeouts, start_timeouts: Fields, strongest first, and their unit in seconds.
-        only_key, without_key: The fields that list the allowed and the denied tools.
-        empty_only: Whether an empty list of allowed tools allows none rather than all.
-        env_file: The field that names a file with further variables.
-        env_names: The field that lists inherited variables.
-        bearer_env, env_headers, api_key: Fields that name the variable with a bearer token, map
-            headers to variables, or contain the token.
-        inputs: Whether the file describes `${input:ID}` in `inputs`.
-        gates: Dotted keys of the lists of enabled and of disabled servers.
-        elsewhere: The files with the client's servers if this file has none.
-        cwd_at: The base of a relative `cwd`: the file's directory or the workspace.
-    """
-
+    # Dotted keys of tables of servers; all that are present count.
     server_keys: tuple[str, ...] = ("mcpServers",)
+    # Values of `type` and their transports.
     transports: Mapping[str, Transport] = field(default_factory=lambda: KNOWN_TRANSPORTS)
+    # Transport of a `url` without `type`; None skips the entry.
     untyped_url: Transport | None = "http"
+    # Whether `args`, `env` and `headers` may have numbers and booleans. Claude Code refuses them.
     scalars_as_text: bool = True
+    # `url_keys`, `header_keys`, `env_keys`, `command_keys`, `type_keys`: spellings of a field; the
+    # first present counts. A dotted one is a field of an inner object.
     url_keys: tuple[str, ...] = ("url",)
     header_keys: tuple[str, ...] = ("headers",)
     env_keys: tuple[str, ...] = ("env",)
     command_keys: tuple[str, ...] = ("command",)
     type_keys: tuple[str, ...] = ("type",)
+    # Spellings of `url` that imply a transport.
     url_transports: Mapping[str, Transport] = field(default_factory=dict)
-    per_project: bool = False
-    bare_server: bool = False
+    per_project: bool = False  # Whether the server keys are below `projects.<directory>`.
+    bare_server: bool = False  # Whether a file may be one entry, named after the file.
+    # Whether a file without server keys deserves a warning. False for files with other settings.
     servers_expected: bool = False
+    # Whether the servers are a list of entries with a `name` rather than an object.
     listed: bool = False
-    nested: str = ""
-    flat_keys: bool = False
-    command_words: bool = False
+    nested: str = ""  # The field whose object has `type`, `command`, `url` and others.
+    flat_keys: bool = False  # Whether dots in the server keys are part of the keys.
+    command_words: bool = False  # Whether `command` is split into words like a shell does.
+    # `command_list`, `command_object`: whether `command` may be a list with the arguments, or an
+    # object with `path`, `args` and `env`.
     command_list: bool = False
     command_object: bool = False
+    # Values of a field that mark servers only the client can start.
     foreign: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # Fields with this meaning if the entry has no command and no url.
     foreign_fields: frozenset[str] = frozenset()
     syntax: Syntax = "claude"
-    expanded: frozenset[str] = ALL_FIELDS
+    expanded: frozenset[str] = ALL_FIELDS  # The fields with variables.
+    # `call_timeouts`, `start_timeouts`: fields, strongest first, and their unit in seconds.
     call_timeouts: Mapping[str, float] = field(
         default_factory=lambda: {"tool_timeout_sec": SECOND, "timeout": MILLISECOND}
     )
     start_timeouts: Mapping[str, float] = field(
         default_factory=lambda: {"startup_timeout_sec": SECOND}
     )
+    # `only_key`, `without_key`: the fields that list the allowed and the denied tools.
     only_key: str = ""
     without_key: str = ""
-    empty_only: bool = True
-    env_file: str = ""
-    env_names: str = ""
+    empty_only: bool = True  # Whether an empty list of allowed tools allows none rather than all.
+    env_file: str = ""  # The field that names a file with further variables.
+    env_names: str = ""  # The field that lists inherited variables.
+    # `bearer_env`, `env_headers`, `api_key`: fields that name the variable with a bearer token, map
+    # headers to variables, or contain the token.
     bearer_env: str = ""
     env_headers: str = ""
     api_key: str = ""
-    inputs: bool = False
+    inputs: bool = False  # Whether the file describes `${input:ID}` in `inputs`.
+    # Dotted keys of the lists of enabled and of disabled servers.
     gates: tuple[str, str] | None = None
-    elsewhere: str = ""
+    elsewhere: str = ""  # The files with the client's servers if this file has none.
+    # The base of a relative `cwd`: the file's directory or the workspace.
     cwd_at: Literal["file", "workspace"] = "workspace"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """One file, or pattern of files, with a client's servers.
+    """One file, or pattern of files, with a client's servers."""
 
-    Attributes:
-        id: The source's name in `MCP_BRIDGE_SOURCES`; empty for a file that is always read.
-        template: A path with `{places}`; see `locations.py`. A last part such as `*.json` means
-            all such files of the directory, sorted by name.
-        approvable: Whether Claude Code's approval lists apply to its servers.
-        unless: Another file next to it; if that exists, the client ignores this one.
-        holds: The content: servers, one extension's manifest, or a list of plugins.
-        moved: Whether it is the bridge's file of moved entries, which count as approved.
-    """
-
-    id: str
+    id: str  # The source's name in `MCP_BRIDGE_SOURCES`; empty for a file that is always read.
     client: str
     scope: str
+    # A path with `{places}`; see `locations.py`. A last part such as `*.json` means all such files
+    # of the directory, sorted by name.
     template: str
     dialect: Dialect
     platforms: tuple[Platform, ...] = PLATFORMS
     format: Format = "json"
-    approvable: bool = False
-    unless: str = ""
+    approvable: bool = False  # Whether Claude Code's approval lists apply to its servers.
+    unless: str = ""  # Another file next to it; if that exists, the client ignores this one.
+    # The content: servers, one extension's manifest, or a list of plugins.
     holds: Literal["servers", "extension", "plugins"] = "servers"
+    # Whether it is the bridge's file of moved entries, which count as approved.
     moved: bool = False
 
     @property

@@ -8,14 +8,11 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from bridge.discovery.dialect import Format
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
 """Any program may fill a client's file. Claude Code's state file has some megabytes."""

@@ -320,8 +320,7 @@ def _url(entry: Mapping[str, object], reader: FieldReader) -> str:
 
 
 def _headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
-    dialect = reader.dialect
-    label = first_used(entry, dialect.header_keys)
+    label = first_used(entry, reader.dialect.header_keys)
     headers = {} if label is None else reader.table(member(entry, label), label, "headers")
     written = {name.lower() for name in headers}
     for name, value in _other_headers(entry, reader).items():

@@ -24,17 +24,13 @@ from bridge.model import OAuthHints, Source
 
 @dataclass(frozen=True, kw_only=True)
 class EntryContext:
-    """The file, format and variables that apply to an entry's fields.
+    """The file, format and variables that apply to an entry's fields."""
 
-    Attributes:
-        source: The file, without a position in it.
-        may_open_files: Takes the name and text of a project's entry. Returns whether the bridge
-            may open the files that the entry names. None for entries of the user.
-    """
-
-    source: Source
+    source: Source  # The file, without a position in it.
     dialect: Dialect
     variables: Variables
+    # Takes the name and text of a project's entry. Returns whether the bridge may open the files
+    # that the entry names. None for entries of the user.
     may_open_files: Callable[[str, str], bool] | None = None
 
 

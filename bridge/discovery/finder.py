@@ -52,26 +52,20 @@ Stamp = tuple[str | Fingerprint, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Discovery:
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        servers: The usable servers, strongest file first; names are unique.
-        proposed: Definitions of the project that need the user's approval.
-        first_seen: Clients' approvals that no bridge has seen before; the caller stores them.
-        stamp: Equals `survey(context).stamp()` while no file has changed.
-        references: Files that the configurations name, present or missing; not part of the
-            stamp.
-        own_limits: Seconds that clients wait for a call of the bridge, by source, from the
-            bridge's entry in the user's file.
-    """
-
-    servers: tuple[ServerSpec, ...]
+    servers: tuple[ServerSpec, ...]  # The usable servers, strongest file first; names are unique.
     skipped: tuple[SkippedServer, ...]
     warnings: tuple[ConfigWarning, ...]
-    stamp: Stamp
+    stamp: Stamp  # Equals `survey(context).stamp()` while no file has changed.
+    # Files that the configurations name, present or missing; not part of the stamp.
     references: tuple[Path, ...] = ()
+    # Definitions of the project that need the user's approval.
     proposed: tuple[ProposedServer, ...] = ()
+    # Clients' approvals that no bridge has seen before; the caller stores them.
     first_seen: tuple[Consent, ...] = ()
+    # Seconds that clients wait for a call of the bridge, by source, from the bridge's entry in the
+    # user's file.
     own_limits: Mapping[str, float] = field(default_factory=dict)
     restrictions: Restrictions = field(default_factory=Restrictions)
 
@@ -144,16 +138,12 @@ def _replacement(candidate: _Candidate) -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationSurvey:
-    """The files that a discovery would read now. Opens none of them.
-
-    Attributes:
-        listed: Directories whose files all count.
-        around: Directories and `.git` that delimit the project; only their identity matters.
-    """
+    """The files that a discovery would read now. Opens none of them."""
 
     project: Project
     files: tuple[Path, ...]
-    listed: tuple[Path, ...]
+    listed: tuple[Path, ...]  # Directories whose files all count.
+    # Directories and `.git` that delimit the project; only their identity matters.
     around: tuple[Path, ...]
 
     @property
@@ -314,8 +304,7 @@ class _Search:
         asks = kept is None and location.in_project and context.project_servers == "approved"
 
         def may_open_files(name: str, written: str) -> bool:
-            definition = self.rules.definition(name, str(path), written)
-            return not self.rules.refusal(definition, location)
+            return not self.rules.refusal(self.rules.definition(name, str(path), written), location)
 
         here = candidate.place if location.in_project else self.machine.project.root or context.cwd
         variables = Variables(
@@ -382,12 +371,15 @@ class Watch:
         self._context = context
         # A single value, so that its parts match even if two threads survey at once.
         self._seen: _Seen | None = None
-        self._references: tuple[Path, ...] = ()
+        # Files that the configuration names, as they were when it was read.
+        self._references: dict[Path, Fingerprint | None] = {}
         self.surveys = 0
 
     def add_references(self, references: tuple[Path, ...]) -> None:
-        if references != self._references:
-            self._references = references
+        if references != tuple(self._references):
+            # A change within the last second may be later than the reading.
+            settled = _state((*references, *map(_nearest, references)), ())
+            self._references = {path: fingerprint(path) if settled else None for path in references}
             self._seen = None
 
     def stamp(self) -> Stamp:
@@ -400,7 +392,9 @@ class Watch:
         nearest = tuple(dict.fromkeys(map(_nearest, paths)))
         # Before the stamp, so that the next comparison detects a change in between.
         state = _state(nearest, found.around)
-        stamp = (*found.stamp(), *map(fingerprint, self._references))
+        known = self._references.values()
+        changed = (each for each in map(fingerprint, self._references) if each not in known)
+        stamp = (*found.stamp(), *changed)
         self._seen = _Seen(stamp, state, nearest, found.around)
         return stamp
 

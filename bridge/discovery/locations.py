@@ -23,49 +23,36 @@ Places = Mapping[str, tuple[Path, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryContext:
-    """The user, directory and settings of a search for servers.
-
-    Attributes:
-        extra_config: The file from `MCP_SERVERS_CONFIG`; may be relative or start with `~`.
-        allow_self: Whether entries that start this bridge are used.
-        system_root: The root of the system's configuration directories.
-        sources: Names of `clients.SOURCE_IDS`, or names with a "-" to omit.
-        exposed: Directories that programs may write to: their files define no server, and no
-            server starts from them.
-        directories: Those of them that the settings name, with the servers that may use them.
-        moved: Directory of entries that were moved out of clients' files.
-    """
+    """The user, directory and settings of a search for servers."""
 
     home: Path
     cwd: Path
     platform: Platform
     environ: Mapping[str, str] = field(repr=False)
+    # The file from `MCP_SERVERS_CONFIG`; may be relative or start with `~`.
     extra_config: Path | None = None
-    allow_self: bool = False
+    allow_self: bool = False  # Whether entries that start this bridge are used.
     project_servers: ProjectServers = "approved"
     consents: Consents = field(default_factory=Consents)
-    system_root: Path = Path("/")
-    sources: tuple[str, ...] = ()
+    system_root: Path = Path("/")  # The root of the system's configuration directories.
+    sources: tuple[str, ...] = ()  # Names of `clients.SOURCE_IDS`, or names with a "-" to omit.
     sources_place: str = "MCP_BRIDGE_SOURCES"
+    # Directories that programs may write to: their files define no server, and no server starts
+    # from them.
     exposed: tuple[Path, ...] = ()
+    # The exposed directories that the settings name, with the servers that may use them.
     directories: tuple[Directory, ...] = ()
-    moved: Path | None = None
+    moved: Path | None = None  # Directory of entries that were moved out of clients' files.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """The working directory, as Claude Code sees it.
-
-    Attributes:
-        root: The repository's root at or above it; None outside a repository.
-        main: The main repository's root if `root` is a worktree, else `root`.
-        keys: Its possible keys in Claude Code's state, most current first.
-    """
+    """The working directory, as Claude Code sees it."""
 
     cwd: Path
-    root: Path | None
-    main: Path | None
-    keys: tuple[str, ...]
+    root: Path | None  # The repository's root at or above it; None outside a repository.
+    main: Path | None  # The main repository's root if `root` is a worktree, else `root`.
+    keys: tuple[str, ...]  # Its possible keys in Claude Code's state, most current first.
 
 
 @dataclass(frozen=True, kw_only=True)

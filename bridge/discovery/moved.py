@@ -42,15 +42,11 @@ class MovedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """All moved entries, by the client's file.
-
-    Attributes:
-        read: The files that moved servers depend on, present or not.
-        warnings: Why no entry counts as moved, if the manifest cannot be read.
-    """
+    """All moved entries, by the client's file."""
 
     files: Mapping[Path, MovedFile] = field(default_factory=dict)
-    read: tuple[Path, ...] = ()
+    read: tuple[Path, ...] = ()  # The files that moved servers depend on, present or not.
+    # Why no entry counts as moved, if the manifest cannot be read.
     warnings: tuple[ConfigWarning, ...] = ()
 
 

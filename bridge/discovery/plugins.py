@@ -93,8 +93,7 @@ def _states(reader: FileReader, machine: Machine) -> dict[str, list[tuple[str, b
 
 
 def _tables(root: Path, reader: FileReader) -> Iterator[tuple[Path, Mapping[str, object]]]:
-    manifest = _read(root / MANIFEST, reader)
-    listed = manifest.get("mcpServers")
+    listed = _read(root / MANIFEST, reader).get("mcpServers")
     for each in listed if isinstance(listed, list) else [listed]:
         if isinstance(each, Mapping):
             yield root / MANIFEST, each

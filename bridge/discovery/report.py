@@ -31,20 +31,16 @@ def where(path: str, key: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigWarning:
-    """A mistake in a configuration, for its owner to correct.
-
-    Attributes:
-        key: The dotted place in the file; empty for the file as a whole.
-        unread: Whether the file exists and could not be read.
-        own: Whether it concerns a file or source that the bridge's settings name.
-        reported: Whether a `SkippedServer` has the reason, too.
-    """
+    """A mistake in a configuration, for its owner to correct."""
 
     path: str
-    key: str
+    key: str  # The dotted place in the file; empty for the file as a whole.
     reason: str
+    # Whether the file exists and could not be read.
     unread: bool = field(default=False, compare=False)
+    # Whether it concerns a file or source that the bridge's settings name.
     own: bool = field(default=False, compare=False)
+    # Whether a `SkippedServer` has the reason, too.
     reported: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
@@ -53,17 +49,14 @@ class ConfigWarning:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedServer:
-    """An unused definition.
-
-    Attributes:
-        holds_name: Whether it turns a server off, so that weaker definitions are skipped, too.
-        foreign: Whether only its own client, or no client, can start it. The name stays free.
-    """
+    """An unused definition."""
 
     name: str
     source: Source
     reason: str
+    # Whether it turns a server off, so that weaker definitions are skipped, too.
     holds_name: bool = False
+    # Whether only its own client, or no client, can start it. The name stays free.
     foreign: bool = False
 
     def __str__(self) -> str:

@@ -39,18 +39,12 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(kw_only=True)
 class Approvals:
-    """Approvals and rejections of a project's servers, by name folded as in Claude Code.
-
-    Attributes:
-        rejected: Names, and the file that rejects each.
-        all_approved: Whether every server of the project is approved.
-        trusted: Whether the user trusts the folder, so that its own files may approve.
-    """
+    """Approvals and rejections of a project's servers, by name folded as in Claude Code."""
 
     approved: set[str] = field(default_factory=set)
-    rejected: dict[str, str] = field(default_factory=dict)
-    all_approved: bool = False
-    trusted: bool = False
+    rejected: dict[str, str] = field(default_factory=dict)  # Names, and the file that rejects each.
+    all_approved: bool = False  # Whether every server of the project is approved.
+    trusted: bool = False  # Whether the user trusts the folder, so that its own files may approve.
 
     def approves(self, name: str) -> bool:
         return self.all_approved or fold_name(name) in self.approved
@@ -148,25 +142,19 @@ class ListedServer:
 
 @dataclass(kw_only=True)
 class Restrictions:
-    """All lists that forbid servers.
-
-    Attributes:
-        allowing: Lists of the only allowed servers, and whether each is managed.
-        only_managed: Whether only managed files may allow servers.
-        off: By source, disabled names and the reason.
-        only: By source, lists of the only enabled names and the reason.
-        exclusive: The managed file of servers, which Claude Code uses exclusively.
-        unreadable: A managed file that cannot be read, and may forbid any server.
-        amp: Amp's rules, strongest first, each with its file.
-    """
+    """All lists that forbid servers."""
 
     denied: list[ListedServer] = field(default_factory=list)
+    # Lists of the only allowed servers, and whether each is managed.
     allowing: list[tuple[bool, list[ListedServer]]] = field(default_factory=list)
-    only_managed: bool = False
+    only_managed: bool = False  # Whether only managed files may allow servers.
+    # By source, disabled names and the reason.
     off: dict[str, dict[str, str]] = field(default_factory=dict)
+    # By source, lists of the only enabled names and the reason.
     only: dict[str, list[tuple[frozenset[str], str]]] = field(default_factory=dict)
-    exclusive: str = ""
-    unreadable: str = ""
+    exclusive: str = ""  # The managed file of servers, which Claude Code uses exclusively.
+    unreadable: str = ""  # A managed file that cannot be read, and may forbid any server.
+    # Amp's rules, strongest first, each with its file.
     amp: list[tuple[Mapping[str, object], str]] = field(default_factory=list)
 
     def add(

@@ -96,35 +96,26 @@ def no_file(path: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Variables:
-    """The values of variables.
-
-    Attributes:
-        directory: The file's directory, the base of relative file names.
-        inputs: Ids of inputs and their defaults; None for no default.
-        read: Returns a file's text; None if it cannot be read.
-    """
+    """The values of variables."""
 
     environ: Mapping[str, str] = field(repr=False)
     home: str = ""
     workspace: str = ""
-    directory: str = ""
+    directory: str = ""  # The file's directory, the base of relative file names.
+    # Ids of inputs and their defaults; None for no default.
     inputs: Mapping[str, str | None] = field(default_factory=dict, repr=False)
-    read: Callable[[str], str | None] = no_file
+    read: Callable[[str], str | None] = no_file  # Returns a file's text; None if it cannot be read.
     separator: str = "/"
     budget: InsertBudget = field(default_factory=InsertBudget, repr=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expanded:
-    """A text with its variables expanded.
-
-    Attributes:
-        unset: Names of unset variables without a default.
-        foreign: Variables in another client's syntax, and their names if known.
-    """
+    """A text with its variables expanded."""
 
     text: str = field(repr=False)
-    unset: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()  # Names of unset variables without a default.
+    # Variables in another client's syntax, and their names if known.
     foreign: tuple[tuple[str, str], ...] = ()
 
 

@@ -99,12 +99,7 @@ def _walk(path: Path) -> Iterator[Path]:
 
 
 class _Definition:
-    """The programs that a server's definition starts, and its paths that may be code.
-
-    Attributes:
-        executable: The command's path, searched without writable directories.
-        changes: Variables with writable directories, and their values for the server.
-    """
+    """The programs that a server's definition starts, and its paths that may be code."""
 
     def __init__(
         self, spec: ServerSpec, exposed: WritablePaths, cwd: Path, environ: Mapping[str, str]
@@ -120,10 +115,12 @@ class _Definition:
         self._reads_project = self._serves = self._opaque = self._command_next = False
         entries = (self._own.get("PATH") or os.defpath).split(os.pathsep)
         safe = [each for each in entries if not exposed.contains(self._base / each)]
+        # Variables with writable directories, and their values for the server.
         self.changes = {} if safe == entries else {"PATH": os.pathsep.join(safe) or os.defpath}
         for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
             if exposed.contains(self._base / environ.get(name, "/")):
                 self.changes[name] = ""
+        # `executable` is searched without writable directories.
         self.executable, found = (self._which(paths) for paths in (safe, entries))
         bare = self.executable or found
         self._command = bare if "/" not in spec.command else str(self._base / spec.command)

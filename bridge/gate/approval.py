@@ -14,7 +14,6 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
-import anyio
 import anyio.to_thread
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError, SettingsError

@@ -186,13 +186,12 @@ class Gate:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             raise await self.record_refusal(number, call, flow, denial(call, flow))
         # Before `_define`, so that a redefinition meanwhile counts as a change.
-        server_definition = self.context.identify(server)
         call = CallFacts(
             server=server,
             tool=tool,
             arguments=arguments,
             definition=await self._define(server, tool),
-            server_definition=server_definition,
+            server_definition=self.context.identify(server),
             own=self.context.is_own(server),
         )
         return await self._process(number, call, partial(self._call_tool, server, tool), "content")
@@ -349,8 +348,7 @@ class Gate:
         if result is None:
             return None
         context.flow_state.add_call(call.server, call.tool, own.labels)
-        entry = context.journal.sent(call, own.effect, pending.number)
-        context.journal.settle(entry, "ok", result)
+        context.journal.settle(context.journal.sent(call, own.effect, pending.number), "ok", result)
         self.tally.count("replayed", call)
         await context.audit.record_call(pending.number, call, None, kind="replayed")
         return await self._hide(call.server, result)

@@ -24,7 +24,7 @@ Holds = Literal["call", "run", "session", "always"]  # The scope of an approval.
 
 # Limits on texts of a program, a server or a plan in a question.
 MAX_NAME_CHARS = 80  # Of a server, tool or argument.
-MAX_PLAN_LINES = 60
+MAX_PLAN_LINES = 60  # Of a plan, or of a project's definition of a server.
 MAX_PLAN_CHARS = 6000  # Of a plan's list.
 MAX_DEPTH = 6  # Levels of an argument.
 MAX_ITEMS = 30  # Items of each list and object.
@@ -423,8 +423,7 @@ def _write_out(text: str, room: int, *, quotes: bool = True, gaps: bool = True) 
     found: list[str] = []
     marks, alike = 0, look_alikes(text)
     for place, character in enumerate(text):
-        category = unicodedata.category(character)
-        marks = marks + 1 if category in ("Mn", "Me") else 0
+        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
         if character == "\n":
             found.append("\\n")
         elif quotes and character in '"\\':

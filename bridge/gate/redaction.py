@@ -476,8 +476,7 @@ def _forms(known: Mapping[str, str], words: Collection[str]) -> Iterator[Form]:
 
 def json_forms(known: Mapping[str, str], words: Collection[str]) -> Iterator[Form]:
     for data, mark, whole in _forms(known, words):
-        text = data.decode("utf-8", "surrogatepass")
-        for form in _escape_forms(text):
+        for form in _escape_forms(data.decode("utf-8", "surrogatepass")):
             yield (form.encode("utf-8", "surrogatepass"), mark, whole)
 
 

@@ -81,9 +81,8 @@ class ServerQuestions:
 
 def may_sample(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
     listed = params.get("messages")
-    name = safe_name(server)
     lines = [
-        f"Let server {name} ask your model?",
+        f"Let server {safe_name(server)} ask your model?",
         f"    messages: {len(listed) if isinstance(listed, list) else 0}",
         f"    the last: {one_line(_head(params), MAX_TEXT_CHARS)}",
     ]

@@ -25,7 +25,7 @@ from anyio.abc import TaskGroup
 from bridge.errors import RefusedError, SettingsError, UnknownError, UpstreamError, UsageError
 from bridge.event_loop import Clock, background_tasks
 from bridge.gate.approval import Approver, Grants
-from bridge.gate.audit.log import RunAudit, audit_log
+from bridge.gate.audit.log import AuditLog, RunAudit
 from bridge.gate.fates import Fates, RunFate
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Journals, Replay, RunJournal, digest
@@ -349,12 +349,13 @@ class GateServices:
         redactor: Redactor,
         current_asker: Callable[[], StartApprover | None],  # For servers that the run starts.
         is_plan: Callable[[str, str], bool],  # Takes an id and its owner.
+        audit: AuditLog,
         process: str = "",  # The name of this process in a shared store.
     ) -> None:
         self._inventory = inventory
         self._is_plan = is_plan
         self.redactor = redactor
-        self.audit = audit_log(settings)
+        self.audit = audit
         self._policy = PolicyFile(settings, self.audit.later)
         self._pins = Pins(store_of(settings))
         self.policy = self._policy.now

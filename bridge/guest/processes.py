@@ -79,8 +79,7 @@ class Children:
             if pid == 0:
                 return True
             self.cpu_seconds += usage.ru_utime + usage.ru_stime
-            peak = usage.ru_maxrss * RSS_UNIT
-            self.peak_bytes = max(self.peak_bytes, peak)
+            self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * RSS_UNIT)
             if pid == self.worker:
                 self.status = status
 

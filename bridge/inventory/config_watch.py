@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
-import anyio
 import anyio.to_thread
 from watchfiles import awatch
 
@@ -66,6 +65,8 @@ def watch_config(
             logger.exception("the configuration could not be read again")
 
     async def watch() -> None:
+        # A client that starts has its tools sooner without it, and each of its requests refreshes.
+        await anyio.sleep(1.0)
         try:
             while True:
                 await _follow(make_plan, refresh_safely, check_seconds)
@@ -106,6 +107,9 @@ async def _follow(
         recursive=False,
         ignore_permission_denied=True,
     )
+    # The library's thread is one more, since a bridge with many clients watches for each of them.
+    threads = anyio.to_thread.current_default_thread_limiter()
+    threads.total_tokens += 1
     async with background_task(set_when_cancelled), aclosing(changes):
         try:
             async for _ in changes:
@@ -114,3 +118,5 @@ async def _follow(
                     return
         except FileNotFoundError:
             await anyio.sleep(1.0)  # A directory was removed just before it was watched.
+        finally:
+            threads.total_tokens -= 1

@@ -13,13 +13,11 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from bridge.catalog.docs import instructions
 from bridge.catalog.entries import server_aliases
 from bridge.discovery.consents import PERSON, Consent, ConsentFile, Consents
 from bridge.discovery.documents import MalformedError
@@ -27,11 +25,16 @@ from bridge.discovery.finder import Discovery, DiscoveryContext, Watch, discover
 from bridge.discovery.precedence import NOT_APPROVED
 from bridge.discovery.report import ConfigWarning, Definition, ProposedServer, SkippedServer
 from bridge.errors import ApprovalNeededError
-from bridge.gate.question import form, one_line, quote_text, safe_name, visible_lines
-from bridge.inventory.inventory import ToolCache, ToolInventory
-from bridge.inventory.secrets import Secrets
+from bridge.gate.question import (
+    MAX_PLAN_LINES,
+    form,
+    one_line,
+    quote_text,
+    safe_name,
+    visible_lines,
+)
 from bridge.model import Json
-from bridge.settings import Settings, home, moved_dir, store_of, writable_places
+from bridge.settings import Settings, home, moved_dir, writable_places
 from bridge.text import list_names
 
 logger = logging.getLogger(__name__)
@@ -162,22 +165,6 @@ def context_for(
     )
 
 
-def server_instructions(inventory: ToolInventory, discovery: Discovery) -> str:
-    return instructions(inventory.initial_entries(), waiting_line(discovery.proposed))
-
-
-def first_instructions(settings: Settings) -> str:
-    context = context_for(settings)
-    discovery = with_own_aliases(ConfigFinder(context, consents_of(settings)).find())
-    secrets = Secrets(settings.environ, settings.secret_names)
-    secrets.configure(discovery.servers)
-    inventory = ToolInventory(redactor=secrets.redactor)
-    with closing(store_of(settings)) as store:
-        inventory.configure(discovery.servers, ToolCache(store).load_all(discovery.servers))
-    return server_instructions(inventory, discovery)
-
-
-MAX_LINES = 60
 MAX_CHARS = 4000
 """Characters of a repository's text in a question. A longer definition cannot be approved so."""
 
@@ -235,7 +222,7 @@ def definition_lines(proposal: ProposedServer) -> list[str]:
 
 def approval_question(proposal: ProposedServer) -> Mapping[str, Json] | None:
     """Return the question's elicitation parameters; None if the definition is too long."""
-    shown, rest = visible_lines(proposal.spec.written, MAX_LINES, MAX_CHARS)
+    shown, rest = visible_lines(proposal.spec.written, MAX_PLAN_LINES, MAX_CHARS)
     if rest:
         return None
     name = safe_name(proposal.name)

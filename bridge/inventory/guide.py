@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-import anyio
 import anyio.to_thread
 
 from bridge.catalog import docs
@@ -17,7 +16,7 @@ from bridge.catalog.entries import ServerEntry, server_stub
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
 from bridge.errors import BridgeError, UsageError
 from bridge.guest.schema.names import nearest
-from bridge.inventory.configuration import server_instructions, waiting_line
+from bridge.inventory.configuration import waiting_line
 from bridge.inventory.servers import Servers
 from bridge.model import Json, Limits, Tool
 from bridge.sandbox.backend import limits_for
@@ -81,7 +80,8 @@ class GuestGuide:
         return self._descriptions[brief]
 
     def instructions(self) -> str:
-        return server_instructions(self._servers.inventory, self._servers.discovery)
+        waiting = waiting_line(self._servers.discovery.proposed)
+        return docs.instructions(self._servers.inventory.initial_entries(), waiting)
 
     def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
         settings = self._settings

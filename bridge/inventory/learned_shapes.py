@@ -120,9 +120,8 @@ def _merge(stored: ShapeRecords, news: ShapeRecords) -> dict[str, ShapeRecord]:
     found = dict(stored)
     for key, new in news.items():
         old = found.get(key, ShapeRecord(name=new.name))
-        both = replace(old, depth=min(old.depth, new.depth)).with_shape(new.shape)
         found[key] = replace(
-            both,
+            replace(old, depth=min(old.depth, new.depth)).with_shape(new.shape),
             count=old.count + new.count,
             day=max(old.day, new.day),
             several=old.several or new.several,
@@ -318,8 +317,7 @@ class LearnedShapes:
             news = [(spec, records) for spec, records in news if records]
             if not news:
                 return
-            add = partial(add_shapes, self._store, news)
-            if not await self._store.run(add, abandon=True):
+            if not await self._store.run(partial(add_shapes, self._store, news), abandon=True):
                 for spec, records in news:
                     self._put_back(spec, records)
 

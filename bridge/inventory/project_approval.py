@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import anyio
 import anyio.to_thread
 
 from bridge.callers.client import RunCaller

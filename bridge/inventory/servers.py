@@ -14,7 +14,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext,
 from dataclasses import dataclass, field
 from functools import partial
 
-import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
@@ -69,25 +68,20 @@ class Request:
     outcome: Outcome | None = None  # None until `done`, and if the request was cancelled.
 
 
+@dataclass(eq=False, repr=False)
 class Lister:
     """Asks servers for their tools, also in the background, and stores the lists."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        cache: ToolCache,
-        inventory: ToolInventory,
-        straggler_seconds: float,
-        failure_seconds: float,
-    ) -> None:
+    _pool: Pool
+    cache: ToolCache
+    _inventory: ToolInventory
+    _straggler_seconds: float
+    _failure_seconds: float
+
+    def __post_init__(self) -> None:
         self.tasks: TaskGroup | None = None  # Runs the requests; set before the first one.
         self.listings: dict[str, Listing] = {}  # The last listings.
         self._redefined_at: dict[str, float] = {}
-        self._pool = pool
-        self.cache = cache
-        self._inventory = inventory
-        self._straggler_seconds = straggler_seconds
-        self._failure_seconds = failure_seconds
         self._specs: Mapping[str, ServerSpec] = {}
         self._saved: dict[str, float] = {}
         self.requests: dict[str, Request] = {}  # Those that are not done.
@@ -334,9 +328,9 @@ class Lister:
 class Servers:
     """The discovered servers, their tools and their sessions. Enter before use.
 
-    Entering reads the configuration if `eager`; if not, call `refresh` first. A tolerant load waits
-    `straggler_seconds` for a server, and does not retry a failed one within `failure_seconds`.
-    `offer_login` asks the current run's user to log in to a server, and returns whether they did.
+    Entering reads the configuration. A tolerant load waits `straggler_seconds` for a server, and
+    does not retry a failed one within `failure_seconds`. `offer_login` asks the current run's user
+    to log in to a server, and returns whether they did.
     """
 
     def __init__(
@@ -345,7 +339,6 @@ class Servers:
         pool: Pool,
         cache: ToolCache,
         *,
-        eager: bool = True,
         straggler_seconds: float = STRAGGLER_SECONDS,
         failure_seconds: float = FAILURE_SECONDS,
         observed: LearnedShapes | None = None,
@@ -365,7 +358,6 @@ class Servers:
         self.secrets = secrets or Secrets()
         self.inventory = ToolInventory(observed, self.secrets.redactor)
         self.secrets.changed = self.inventory.redact_again
-        self._eager = eager
         self._lister = Lister(pool, cache, self.inventory, straggler_seconds, failure_seconds)
         pool.on_tools_changed = self._lister.tools_changed
         self._stack = AsyncExitStack()
@@ -375,15 +367,12 @@ class Servers:
             if self._shapes is not None:
                 stack.push_async_callback(self._shapes.close)
             await stack.enter_async_context(self.pool)
-            if self._eager:
-                await self.refresh()
+            await self.refresh()
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
             self._lister.tasks = tasks
             if self._shapes is not None:
                 tasks.start_soon(self._shapes.save_regularly)
-            if not self._eager:
-                tasks.start_soon(self.refresh)
             self._stack = stack.pop_all()
         return self
 

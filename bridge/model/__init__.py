@@ -25,6 +25,7 @@ from bridge.model.names import Reason as Reason
 from bridge.model.names import RetriedReads as RetriedReads
 from bridge.model.names import RunMode as RunMode
 from bridge.model.names import Severity as Severity
+from bridge.model.names import Share as Share
 from bridge.model.names import Status as Status
 from bridge.model.names import Transport as Transport
 from bridge.model.runs import PERSON_OWNERS as PERSON_OWNERS

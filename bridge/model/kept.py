@@ -21,18 +21,13 @@ _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """The labels and servers that a run had read when it stored something.
-
-    Attributes:
-        labels: The labels of its tools, and of the things that it read.
-        servers: The servers that it called, and those of the things that it read.
-        anything: Whether it may have read any further label.
-    """
+    """The labels and servers that a run had read when it stored something."""
 
     run_id: str = ""
-    labels: frozenset[str] = frozenset()
+    labels: frozenset[str] = frozenset()  # The labels of its tools, and of the things that it read.
+    # The servers that it called, and those of the things that it read.
     servers: frozenset[str] = frozenset()
-    anything: bool = False
+    anything: bool = False  # Whether it may have read any further label.
 
     def document(self) -> dict[str, Json]:
         told = {"run": self.run_id, "labels": sorted(self.labels), "servers": sorted(self.servers)}
@@ -88,19 +83,13 @@ SessionState = Literal["new", "kept", "restored", "unsaved", "lost", "ended"]
 
 @dataclass(frozen=True, kw_only=True)
 class InputFile:
-    """A file for the program.
+    """A file for the program."""
 
-    Attributes:
-        name: The path in the workspace, with "/" as separator.
-        data: The content; None if it has to be read from `uri`.
-        uri: An artifact of the caller, or a `data:` address.
-        provenance: The artifact's provenance; None if unknown.
-    """
-
-    name: str
+    name: str  # The path in the workspace, with "/" as separator.
+    # The content; None if it has to be read from `uri`.
     data: bytes | None = field(default=None, repr=False)
-    uri: str = ""
-    provenance: Provenance | None = None
+    uri: str = ""  # An artifact of the caller, or a `data:` address.
+    provenance: Provenance | None = None  # The artifact's provenance; None if unknown.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,9 @@ ProtocolMode = Literal["auto", "modern", "legacy"]
 """The protocol of a server: "legacy" begins with `initialize` (up to 2025-11-25), "modern" with
 `server/discover` (from 2026-07-28), and "auto" tries both."""
 
+Share = Literal["auto", "definition", "user", "client"]
+"""Which clients of a background bridge share a server's process; see `ServerSettings`."""
+
 Status = Literal["success", "error", "timeout", "validation_error", "running"]
 """The status of a run; "running" if its client received an early answer."""
 

@@ -8,25 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from bridge.model.names import Json, ProtocolMode, Transport
+from bridge.model.names import Json, ProtocolMode, Share, Transport
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The file and the key of a server's definition.
+    """The file and the key of a server's definition."""
 
-    Attributes:
-        client: The client whose configuration it is, as shown to the user ("Claude Code").
-        scope: The client's scope ("user", "local", "project", "managed", ...).
-        key: The dotted key in the file ("mcpServers.github").
-        moved_from: The client's file, if `import` moved the entry into the bridge's.
-    """
-
-    client: str
-    scope: str
+    client: str  # The client whose configuration it is, as shown to the user ("Claude Code").
+    scope: str  # The client's scope ("user", "local", "project", "managed", ...).
     path: str
-    key: str
-    moved_from: str = ""
+    key: str  # The dotted key in the file ("mcpServers.github").
+    moved_from: str = ""  # The client's file, if `import` moved the entry into the bridge's.
     fields: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -36,29 +29,20 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class OAuthHints:
-    """A configuration's login settings for a remote server; every field may be empty.
+    """A configuration's login settings for a remote server; every field may be empty."""
 
-    Attributes:
-        client_id: The id of a registered client; without one the bridge registers itself.
-        callback_port: The port of the loopback redirect; None for any free one.
-    """
-
-    client_id: str = ""
+    client_id: str = ""  # The id of a registered client; without one the bridge registers itself.
     client_secret: str = field(default="", repr=False)
     scopes: tuple[str, ...] = ()
-    callback_port: int | None = None
+    callback_port: int | None = None  # The port of the loopback redirect; None for any free one.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolFilter:
-    """The tools of a server that its configuration admits.
+    """The tools of a server that its configuration admits."""
 
-    Attributes:
-        only: The names of the admitted tools; None for all.
-        without: The names of excluded tools, which `only` does not override.
-    """
-
-    only: frozenset[str] | None = None
+    only: frozenset[str] | None = None  # The names of the admitted tools; None for all.
+    # The names of excluded tools, which `only` does not override.
     without: frozenset[str] = frozenset()
 
     def admits(self, tool: str) -> bool:
@@ -67,46 +51,42 @@ class ToolFilter:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSpec:
-    """The definition of one MCP server, with its variables expanded.
-
-    Attributes:
-        command, args, env, cwd: For `stdio`. `env` holds only what the entry adds.
-        url, headers: For `http` and `sse`.
-        start_timeout, call_timeout: Seconds; None for the bridge's default.
-        oauth: The login settings; None if the configuration has none.
-        also: Other definitions of this server, for readers only.
-        differences: How the definitions in `also` differ, for readers only.
-        templates: The unexpanded text of the command, an argument (as "args[0]"), the directory or
-            the address, if a variable was expanded in it.
-        written: The entry of a project's server as its file has it, as JSON; the user approves
-            this text. Empty for the user's own server.
-        executable: The command's path on the search path; no program may write it.
-        changes: Inherited variables with directories that programs may write, and the values that
-            the server gets instead.
-        apart: Whether it loads no code from the bridge's start directory.
-    """
+    """The definition of one MCP server, with its variables expanded."""
 
     name: str
     transport: Transport
     source: Source
     # Out of the repr: arguments, addresses and headers carry secrets as often as `env` does.
+    # `command`, `args`, `env`, `cwd`: for `stdio`. `env` holds only what the entry adds.
     command: str = field(default="", repr=False)
     args: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str | None = None
+    # `url`, `headers`: for `http` and `sse`.
     url: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     description: str = ""
+    # `start_timeout`, `call_timeout`: seconds; None for the bridge's default.
     start_timeout: float | None = None
     call_timeout: float | None = None
     tools: ToolFilter = field(default_factory=ToolFilter)
-    oauth: OAuthHints | None = None
+    oauth: OAuthHints | None = None  # The login settings; None if the configuration has none.
+    # Other definitions of this server, for readers only.
     also: tuple[Source, ...] = field(default=(), compare=False)
+    # How the definitions in `also` differ, for readers only.
     differences: tuple[str, ...] = field(default=(), compare=False)
+    # The unexpanded text of the command, an argument (as "args[0]"), the directory or the address,
+    # if a variable was expanded in it.
     templates: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # The entry of a project's server as its file has it, as JSON; the user approves this text.
+    # Empty for the user's own server.
     written: str = field(default="", repr=False, compare=False)
+    # The command's path on the search path; no program may write it.
     executable: str = field(default="", repr=False, compare=False)
+    # Inherited variables with directories that programs may write, and the values that the server
+    # gets instead.
     changes: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    # Whether it loads no code from the bridge's start directory.
     apart: bool = field(default=False, compare=False)
 
     @cached_property
@@ -138,9 +118,14 @@ class ServerSettings:
     Attributes:
         protocol: The server's protocol: "legacy" begins with `initialize`, "modern" with
             `server/discover`; "auto" tries both.
+        share: Which clients of a background bridge share its process: those with equal
+            definition, environment, roots and working directory ("definition"), those in any
+            working directory ("user"), or none ("client"). "auto" means "definition", and
+            "client" for known servers that keep a state for their client.
     """
 
     protocol: ProtocolMode = "auto"
+    share: Share = "auto"
 
 
 def short_digest(digest: str) -> str:
@@ -150,11 +135,7 @@ def short_digest(digest: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """One tool of one server, as its server describes it.
-
-    Attributes:
-        has_view: Whether the server has a page that clients show with its results (MCP Apps).
-    """
+    """One tool of one server, as its server describes it."""
 
     server: str
     name: str
@@ -163,6 +144,7 @@ class Tool:
     input_schema: Mapping[str, Json] = field(default_factory=dict)
     output_schema: Mapping[str, Json] | None = None
     annotations: Mapping[str, Json] = field(default_factory=dict)
+    # Whether the server has a page that clients show with its results (MCP Apps).
     has_view: bool = False
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import anyio
 
@@ -15,14 +15,20 @@ from bridge.callers.client import RunCaller
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.model import Json
 from bridge.model.runs import SCRIPT_OPENING, RunRequest
+from bridge.packages.requirements import (
+    Script,
+    Wanted,
+    check_python,
+    check_wanted,
+    is_met,
+    parse_requirements,
+    script_metadata,
+)
 from bridge.packages.sets import add_fonts, compile_set
 from bridge.packages.target import Installed, PackageTarget, installed_in, target_of
+from bridge.packages.uv import Resolver
 from bridge.sandbox.backend import Bind
 from bridge.settings import Settings, packages_dir, store_of
-
-if TYPE_CHECKING:
-    from bridge.packages.requirements import Wanted
-    from bridge.packages.uv import Resolver
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +46,6 @@ class PackageSet:
     wheels: tuple[Path, ...] = ()  # The directories of the unpacked wheels.
 
     def lacks(self, texts: Iterable[str]) -> tuple[str, ...]:
-        from bridge.packages.requirements import is_met
-
         return tuple(text for text in texts if not is_met(text, self.versions))
 
 
@@ -56,9 +60,6 @@ def packages_of(request: RunRequest) -> tuple[str, ...]:
 
 def _collect_wishes(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
     """Return the requirements, and the Python versions that the program accepts."""
-    # `packaging` takes 15 ms to import, and most runs request no package.
-    from bridge.packages.requirements import Script, parse_requirements, script_metadata
-
     script = script_metadata(request.code) if SCRIPT_OPENING in request.code else Script()
     return parse_requirements((*request.packages, *script.dependencies)), script.requires_python
 
@@ -93,8 +94,6 @@ class Packages:
         if not wanted and not python:
             return NOTHING
         resolver = self._resolver_for(wanted)
-        from bridge.packages.requirements import check_python
-
         async with self._looking:
             if self._target is None:
                 facts, listed = await self._sandboxes.facts()
@@ -141,12 +140,8 @@ class Packages:
             remedy = "Use no packages, or run the bridge with another profile, such as one that "
             remedy += "extends it with allow_packages = true."
             raise PackageRefusedError(message, remedy=remedy)
-        from bridge.packages.requirements import check_wanted
-
         check_wanted(wanted, settings.dependencies.allow)
         if self._resolver is None:
-            from bridge.packages.uv import Resolver
-
             store, environ = store_of(settings), settings.environ
             self._resolver = Resolver(settings.dependencies, self._directory, store, environ)
         return self._resolver
@@ -155,8 +150,7 @@ class Packages:
         """Check that a sandbox has the packages and their Python; forget a changed Python."""
         if packages.target is None:
             return
-        target = target_of(facts)
-        if target != packages.target:
+        if target_of(facts) != packages.target:
             self._target = None
             message = "The sandbox has another Python than the one that packages were found for."
             raise PackageUnavailableError(message, remedy="Run it again with the new Python.")

@@ -1,7 +1,4 @@
-"""Requirements in a call, and script metadata in a program's text (PEP 723). Pure.
-
-`packaging` takes 15 ms to import, so other modules import this one where they use it.
-"""
+"""Requirements in a call, and script metadata in a program's text (PEP 723). Pure."""
 
 from __future__ import annotations
 

@@ -309,8 +309,7 @@ async def compile_set(
 
 async def _compile(wheel: Path, tag: str, most: int, compiled: Compile) -> None:
     while data := await compiled(wheel):
-        add = partial(add_bytecode, wheel, data, tag, most)
-        if not await anyio.to_thread.run_sync(add):
+        if not await anyio.to_thread.run_sync(partial(add_bytecode, wheel, data, tag, most)):
             return
 
 

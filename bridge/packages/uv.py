@@ -24,7 +24,6 @@ from subprocess import PIPE, STDOUT
 from typing import Any
 from weakref import WeakValueDictionary
 
-import anyio
 import anyio.abc
 import anyio.to_thread
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import anyio
 import anyio.lowlevel
 
 from bridge.callers.client import RunCaller

@@ -207,8 +207,7 @@ _ARTIFACT = ("uri", "name", "kind", "mime_type", "size")
 
 
 def artifact_fields(artifact: Artifact) -> dict[str, Json]:
-    fields = contract_fields(artifact, *_ARTIFACT, always=_ARTIFACT)
-    return {**fields, "sha256": artifact.digest}
+    return {**contract_fields(artifact, *_ARTIFACT, always=_ARTIFACT), "sha256": artifact.digest}
 
 
 def output_links(result: RunResult) -> dict[str, Json]:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
-import anyio
 import anyio.lowlevel
 
 from bridge.event_loop import LargeText, offload
@@ -108,8 +107,7 @@ class Channel:
             line = next(self._lines, None)
             if line is not None:
                 # A thread parses a large text; later frames wait for it.
-                read = partial(self._read, line)
-                return await offload(line[wire.json_start(line) :], read)
+                return await offload(line[wire.json_start(line) :], partial(self._read, line))
             data = await self._stream.receive()
             if not data:
                 return None

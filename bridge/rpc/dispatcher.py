@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 
-import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
@@ -82,17 +81,14 @@ class Dispatcher:
     """Serves the calls of one run inside the run's own task group.
 
     The group's tasks last until `close`, or until the group is cancelled.
-
-    Args:
-        clear: Removes secrets from every error.
-        clear_for: Returns what removes secrets from the answer to a call, if that is not `clear`.
     """
 
     _tasks: TaskGroup
     _write: Callable[..., Awaitable[None]]  # `Channel.write`.
     _handler: Handler
     _limits: DispatchLimits
-    clear: Redact | None = None
+    clear: Redact | None = None  # Removes secrets from every error.
+    # Returns what removes secrets from the answer to a call, if that is not `clear`.
     clear_for: Callable[[Call], Redact | None] | None = None
 
     def __post_init__(self) -> None:

@@ -52,24 +52,17 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a program's text shows.
+    """What a program's text shows."""
 
-    Attributes:
-        code: The text that runs: the original or the repaired one.
-        read_as: The repairs in words; empty if there are none.
-        packages: The packages that its notebook commands install.
-        scan: The guard's verdict.
-        names: The undefined names that certainly mean a server or tool, with that meaning.
-        survey: The survey of the syntax tree, or why the text does not parse.
-    """
-
-    code: str
-    read_as: str
+    code: str  # The text that runs: the original or the repaired one.
+    read_as: str  # The repairs in words; empty if there are none.
+    # The survey of the syntax tree, or why the text does not parse.
     survey: Survey | Finding = field(compare=False, repr=False)
-    scan: Verdict = NOTHING
+    scan: Verdict = NOTHING  # The guard's verdict.
     references: References = References()
+    # The undefined names that certainly mean a server or tool, with that meaning.
     names: Mapping[str, str] = field(default_factory=dict)
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()  # The packages that its notebook commands install.
 
 
 def read(
@@ -151,24 +144,17 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRun:
-    """An admitted run.
-
-    Attributes:
-        settings: The bridge's settings, narrowed by the requested profile.
-        servers: The servers to connect before the program begins.
-        tolerant: Whether the program begins without servers that fail or are slow.
-        check: The preflight's verdict.
-    """
+    """An admitted run."""
 
     run_id: str
     request: RunRequest
     limits: Limits
-    settings: Settings
-    servers: tuple[str, ...]
-    tolerant: bool
+    settings: Settings  # The bridge's settings, narrowed by the requested profile.
+    servers: tuple[str, ...]  # The servers to connect before the program begins.
+    tolerant: bool  # Whether the program begins without servers that fail or are slow.
     program: Reading
     skills: SkillUse | None
-    check: Check
+    check: Check  # The preflight's verdict.
     caller: RunCaller
     gate: RunContext
     packages: PackageSet = NO_PACKAGES
@@ -220,12 +206,12 @@ class Admission:
             await self._servers.load_unknown(self._usable(request))
             program = await self._read(request)
         unknown = program.references.unknown
-        if self._servers.discovery.proposed:
-            # The program may name servers of the project that the user has not approved yet.
-            named = (*(request.servers or ()), *unknown)
-            if await self._proposals.ensure_approved(named, caller):
-                program = await self._read(request)
-                unknown = program.references.unknown
+        # The program may name servers of the project that the user has not approved yet.
+        named = (*(request.servers or ()), *unknown)
+        proposed = self._servers.discovery.proposed
+        if proposed and await self._proposals.ensure_approved(named, caller):
+            program = await self._read(request)
+            unknown = program.references.unknown
         if unknown:
             check = await self._check(request, program, program.references.servers)
             problems = [*unknown.values(), *map(str, check.verdict.certain)]

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
+    ExitStack,
     asynccontextmanager,
     contextmanager,
     suppress,
@@ -29,6 +30,7 @@ from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
 from bridge.errors import BridgeError, CannotAskError, LoginFailedError, NotStartedError
 from bridge.event_loop import Clock, background_task, logged_as
+from bridge.gate.audit.log import audit_log
 from bridge.gate.privacy import clear_logs, clear_value, redact_outcome
 from bridge.gate.question import safe_name
 from bridge.gate.server_starts import StartApprover
@@ -65,7 +67,9 @@ from bridge.store.heartbeat import Heartbeat
 from bridge.upstream.client_features import current_caller, on_behalf_of
 from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins
+from bridge.upstream.oauth_login import Callback, log_in
 from bridge.upstream.pool import Pool
+from bridge.upstream.sharing import Connections, shared_environment
 from bridge.upstream.token_store import TokenStore
 
 logger = logging.getLogger(__name__)
@@ -76,38 +80,74 @@ OpenSandbox = Callable[[bool], AbstractAsyncContextManager[tuple[PreparedRun, Ru
 """A context that holds a run's sandbox; its argument asks for a new one after a dead one."""
 
 
-class Engine(Parts):
-    """An engine that runs programs while it is `opened`."""
+class SharedParts:
+    """The parts of a bridge that the engines of all its clients use."""
 
     def __init__(
         self,
         settings: Settings,
-        servers: Servers,
         choose_backend: Callable[[Settings], Awaitable[Backend]],
+        *,
+        several: bool = False,  # Whether the bridge has several clients.
     ) -> None:
         self.settings = settings
-        self.servers = servers
+        self.store = store_of(settings)
         self.sandboxes = Sandboxes(settings, choose_backend)
         self.packages = Packages(settings, self.sandboxes)
         permanent = self.sandboxes.reserve_permanent
-        self.sessions = Sessions(
-            settings, permanent, store_of(settings), self.packages.resolve, save_state
-        )
+        self.sessions = Sessions(settings, permanent, self.store, self.packages.resolve, save_state)
         self.queue = _run_queue(settings, self.sandboxes)
+        self.running_runs = RunningRuns(settings.replica)
+        self.heartbeat = Heartbeat(self.store, settings.replica)
+        self.artifacts = store_for(settings)
+        self.plans = Plans(self.store)
+        self.audit = audit_log(settings)
+        self.connections = Connections(are_shared=several)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[SharedParts]:
+        """Open the parts; leaving ends every sandbox and every server."""
+        # All hold task groups, so they are entered here, in the task that will leave them, and
+        # not when a run first needs them. Entering starts neither a server nor a sandbox.
+        with ExitStack() as stack:
+            stack.callback(self.store.close)
+            with suppress(OSError):
+                # `purge` removes no directory that is in use.
+                stack.enter_context(in_use(self.settings.state_dir))
+                make_directory(sockets := runtime_dir(self.settings))
+                stack.enter_context(in_use(sockets))
+            stack.callback(self.audit.close)
+            async with (
+                self.connections,
+                self.sandboxes.opened(),
+                self.sessions.opened(),
+                background_task(self.artifacts.tidy_periodically),
+                background_task(self.heartbeat.beat),
+            ):
+                yield self
+
+
+class Engine(Parts):
+    """An engine that runs the programs of one client while it is `opened`."""
+
+    def __init__(self, settings: Settings, servers: Servers, shared: SharedParts) -> None:
+        self.settings = settings
+        self.servers = servers
+        self.sandboxes, self.packages = shared.sandboxes, shared.packages
+        self.sessions, self.queue = shared.sessions, shared.queue
+        self.running_runs, self.heartbeat = shared.running_runs, shared.heartbeat
+        self.artifacts, self.plans = shared.artifacts, shared.plans
         # Runs that wait for a user take at most half of the slots.
         asking = min(MAX_WAITING, max(1, self.queue.slots // 2))
         self.suspended = SuspendedRuns(asking, settings.replica)
-        self.running_runs = RunningRuns(settings.replica)
-        self.heartbeat = Heartbeat(store_of(settings), settings.replica)
-        self.artifacts = store_for(settings)
         self.records = RunRecords(settings, partial(clear_value, redactor=servers.secrets.redactor))
-        self.plans = Plans(store_of(settings))
         self.gate = GateServices(
             settings,
             servers,
             servers.secrets.redactor,
             _current_asker,
             self.plans.knows,
+            shared.audit,
             self.heartbeat.process,
         )
         servers.pool.admission = self.gate.starts
@@ -124,22 +164,9 @@ class Engine(Parts):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Engine]:
-        """Open all parts; leaving ends every sandbox and every server that it started."""
-        # All hold task groups, so they are entered here, in the task that will leave them, and
-        # not when a run first needs them. Entering starts neither a server nor a sandbox.
-        async with AsyncExitStack() as stack:
-            stack.callback(self.gate.audit.close)
-            for part in (
-                self.gate.ongoing_calls.open(),
-                self.servers,
-                self.commands,
-                self.sandboxes.opened(),
-                self.sessions.opened(),
-                self.suspended.opened(),
-                background_task(self.artifacts.tidy_periodically),
-                background_task(self.heartbeat.beat),
-            ):
-                await stack.enter_async_context(part)
+        """Open the client's own parts; leaving ends its runs."""
+        suspended = self.suspended.opened()
+        async with self.gate.ongoing_calls.open(), self.servers, self.commands, suspended:
             yield self
 
     async def run(self, request: RunRequest, client: Client | None = None) -> RunResult:
@@ -237,8 +264,7 @@ class Engine(Parts):
 
     @asynccontextmanager
     async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
-        report = run.caller.report_queue
-        async with self.queue.slot(run.request.owner, report, starts=True) as slot:
+        async with self.queue.slot(run.request.owner, run.caller.report_queue, starts=True) as slot:
             if run.request.may_need_packages:
                 run = replace(run, packages=await self.packages.resolve(run.request, run.caller))
                 if run.request.ends_bridge and run.packages.binds:
@@ -344,11 +370,9 @@ class RunningRuns:
             raise BridgeError(message, remedy=remedy, code="draining")
 
     async def drain(self, seconds: float, waits: Callable[[], bool] = lambda: False) -> None:
-        """Let no more runs begin, wait for those there are, and end what is left.
+        """Let no more runs begin, give the others `seconds` to end, and end the rest.
 
-        Args:
-            seconds: How long runs may take to end by themselves.
-            waits: Returns whether something else must be awaited too.
+        `waits` returns whether something else must be awaited too.
         """
         self.draining = True
 
@@ -381,9 +405,6 @@ class LoginOffers:
 
         Each run offers a login to a server once.
         """
-        # Imported here: most bridges offer no login, and it takes an HTTP server of its own.
-        from bridge.upstream.oauth_login import Callback, log_in
-
         run = current_caller()
         if not isinstance(run, RunCaller) or not run.may_visit or spec.name in run.offered_logins:
             return False
@@ -435,55 +456,51 @@ async def open_engine(
     finder: Finder | None = None,
     choose_backend: Callable[[Settings], Awaitable[Backend]] = select_backend,
     cwd: str | None = None,
-    eager: bool = True,
     patient: bool = False,
+    shared: SharedParts | None = None,
 ) -> AsyncIterator[Engine]:
     """Open an engine on the user's own servers.
 
     Args:
+        shared: The opened parts of a bridge with several clients; by default the engine's own.
         finder: Finds servers; by default in the clients' configuration files.
         cwd: The project's directory; by default the current one.
-        eager: Whether to wait until the configuration is read; see `Servers`.
         patient: Whether runs wait for a server that is being installed.
     """
-    secrets = Secrets(settings.environ, settings.secret_names)
-    logins = Logins(settings.state_dir / "logins", on_tokens=secrets.login)
-    pool = Pool(
-        (),
-        log_dir=settings.state_dir / "logs",
-        environ=settings.environ,
-        call_timeout=settings.call_timeout,
-        start_timeout=settings.start_timeout,
-        start_patience=settings.start_patience,
-        patient=patient,
-        logins=logins,
-        roots=settings.roots,
-        server_settings=settings.server_settings,
-    )
-    pool.containers = ServerContainers(settings)
-    consents = consents_of(settings)
-    context = context_for(settings, cwd)
-    where = finder or ConfigFinder(context, consents)
-    store = store_of(settings)
-    servers = Servers(
-        where,
-        pool,
-        ToolCache(store),
-        eager=eager,
-        observed=LearnedShapes(store),
-        secrets=secrets,
-        consents=consents,
-        offer_login=LoginOffers(logins.store).offer,
-    )
-    try:
-        async with AsyncExitStack() as stack:
-            with suppress(OSError):
-                # `purge` removes no directory that is in use.
-                stack.enter_context(in_use(settings.state_dir))
-                make_directory(sockets := runtime_dir(settings))
-                stack.enter_context(in_use(sockets))
-            stack.enter_context(clear_logs(secrets.redactor))
-            engine = Engine(settings, servers, choose_backend)
-            yield await stack.enter_async_context(engine.opened())
-    finally:
-        store.close()
+    async with AsyncExitStack() as stack:
+        if shared is None:
+            shared = SharedParts(settings, choose_backend)
+            await stack.enter_async_context(shared.opened())
+        context = context_for(settings, cwd)
+        secrets = Secrets(settings.environ, settings.secret_names)
+        logins = Logins(settings.state_dir / "logins", on_tokens=secrets.login)
+        environ = settings.environ
+        if shared.connections.are_shared:
+            environ = shared_environment(environ, str(context.cwd))
+        pool = Pool(
+            (),
+            log_dir=settings.state_dir / "logs",
+            environ=environ,
+            cwd=str(context.cwd),
+            call_timeout=settings.call_timeout,
+            start_timeout=settings.start_timeout,
+            start_patience=settings.start_patience,
+            patient=patient,
+            logins=logins,
+            roots=settings.roots,
+            server_settings=settings.server_settings,
+            connections=shared.connections,
+        )
+        pool.containers = ServerContainers(settings)
+        consents = consents_of(settings)
+        servers = Servers(
+            finder or ConfigFinder(context, consents),
+            pool,
+            ToolCache(shared.store),
+            observed=LearnedShapes(shared.store),
+            secrets=secrets,
+            consents=consents,
+            offer_login=LoginOffers(logins.store).offer,
+        )
+        stack.enter_context(clear_logs(secrets.redactor))
+        yield await stack.enter_async_context(Engine(settings, servers, shared).opened())

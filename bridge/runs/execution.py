@@ -37,17 +37,12 @@ from bridge.sessions.turns import Turn
 
 @dataclass(frozen=True, kw_only=True)
 class RunSandbox:
-    """The sandbox of a run.
+    """The sandbox of a run."""
 
-    Attributes:
-        sandbox: The reservation; its `get` returns the sandbox once its guest is ready.
-        may_be_dead: Whether the sandbox may have died while it waited for this run.
-        session: The run's turn in its session; None without a session.
-    """
-
+    # The reservation; its `get` returns the sandbox once its guest is ready.
     sandbox: Reservation[ReadySandbox]
-    may_be_dead: bool
-    session: Turn | None = None
+    may_be_dead: bool  # Whether the sandbox may have died while it waited for this run.
+    session: Turn | None = None  # The run's turn in its session; None without a session.
 
 
 def run_frame(

@@ -30,12 +30,10 @@ from bridge.model import MEBIBYTE, STREAMS, Artifact, Json
 from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
 from bridge.rpc.values import prompt_value, resource_value, tool_error
 from bridge.text import counted
-from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
+from bridge.upstream.listing import LISTS, MAX_NAME_CHARS, MAX_URI_CHARS, Kind
 from bridge.upstream.server import UpstreamServer
 
 logger = logging.getLogger(__name__)
-
-MAX_NAME_CHARS = 1024  # A guest's name goes into records, errors and questions.
 
 MAX_QUERY_CHARS = 8_000  # A guest's query is searched for.
 
@@ -53,18 +51,14 @@ SAID_BEFORE = "What can be done was said with the first such call of this run."
 
 @dataclass(eq=False, repr=False)
 class GuestRequests:
-    """Answers one program's requests to the host.
-
-    Args:
-        _more: Returns further methods by name, which few programs use.
-        _show: Records the names of the saved functions that a search found, before the program
-            gets them.
-    """
+    """Answers one program's requests to the host."""
 
     _servers: Servers
     _guide: GuestGuide
     _gate: Gate
+    # Returns further methods by name, which few programs use.
     _more: Callable[[], Mapping[str, Answer]] = dict
+    # Records the names of the saved functions that a search found, before the program gets them.
     _show: Callable[[Sequence[str]], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
@@ -253,11 +247,10 @@ class GuestRequests:
         ):
             message = "arguments of a prompt must be a dict of texts."
             raise CallFailedError(message, kind="usage", server=name)
-        asked = {"name": prompt, "arguments": arguments}
         result = await self._obtain(
             params,
             GET_PROMPT,
-            asked,
+            {"name": prompt, "arguments": arguments},
             lambda server, given: server.request("prompts/get", given),
             "messages",
         )
@@ -299,8 +292,7 @@ class GuestRequests:
         return await self._guide.server_docs(await self._load(_text(params, "server")), "full")
 
     async def _load_server(self, params: Mapping[str, Json]) -> Json:
-        server = await self._load(_text(params, "server"))
-        return self._servers.inventory.stubs(server, None)
+        return self._servers.inventory.stubs(await self._load(_text(params, "server")), None)
 
     async def _query_tool_docs(self, params: Mapping[str, Json]) -> Json:
         server = await self._load(_text(params, "server"))

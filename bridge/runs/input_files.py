@@ -118,8 +118,7 @@ def check_names(files: Sequence[InputFile]) -> None:
             message = f"The file {quote(file.name)} cannot be taken: its name {problem}."
             remedy = 'Names are relative to the working directory, such as "data/sales.csv".'
             raise InvalidRequestError(message, remedy=remedy)
-        first = file.name.partition("/")[0]
-        if first == OUT:
+        if file.name.partition("/")[0] == OUT:
             message = f"The file {quote(file.name)} cannot be taken: out/ is for what comes back."
             raise InvalidRequestError(message, remedy="Name it without that directory.")
         if file.name in names:

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
@@ -75,17 +74,12 @@ MISSED_PINGS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ReadySandbox:
-    """A sandbox that waits for its `Run` frame.
-
-    Attributes:
-        facts: The guest's view of its isolation.
-        isolation: The layers in force, without those that the facts contradict.
-    """
+    """A sandbox that waits for its `Run` frame."""
 
     sandbox: Sandbox
     channel: Channel
-    facts: Mapping[str, Any]
-    isolation: Isolation
+    facts: Mapping[str, Any]  # The guest's view of its isolation.
+    isolation: Isolation  # The layers in force, without those that the facts contradict.
 
     @property
     def is_whole(self) -> bool:
@@ -149,25 +143,19 @@ class ProgramEnd:
 
 @dataclass(eq=False, repr=False)
 class Program:
-    """Drives one program from its start to its end. Used once.
-
-    Args:
-        may_be_dead: Whether the sandbox may have died while it waited.
-        keeps: Whether the sandbox belongs to a session, so that further programs follow.
-        clock: The run's total time; it stops during questions.
-        clear: Redacts secrets in every error.
-        clear_for: Returns the redactor for the answer to a call.
-    """
+    """Drives one program from its start to its end. Used once."""
 
     _guest: ReadySandbox
     _handler: Handler
     _limits: Limits
     _: KW_ONLY
     collector: Collector | None = None
-    may_be_dead: bool = False
+    may_be_dead: bool = False  # Whether the sandbox may have died while it waited.
+    # Whether the sandbox belongs to a session, so that further programs follow.
     keeps: bool = False
-    clock: Clock = field(default_factory=Clock)
-    clear: Redact | None = None
+    clock: Clock = field(default_factory=Clock)  # The run's total time; it stops during questions.
+    clear: Redact | None = None  # Redacts secrets in every error.
+    # Returns the redactor for the answer to a call.
     clear_for: Callable[[Call], Redact] | None = None
 
     def __post_init__(self) -> None:
@@ -413,8 +401,7 @@ async def save_state(
     """
     limits = replace(SAVE_LIMITS, timeout=2 * SAVE_SECONDS) if task else SAVE_LIMITS
     state = StateParts()
-    collector = Collector(limits, state=state)
-    program = Program(guest, _refuse, limits, collector=collector, keeps=True)
+    program = Program(guest, _refuse, limits, collector=Collector(limits, state=state), keeps=True)
     frame = Run(
         code="",
         argv=[task] if task else [],

@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
@@ -147,11 +146,11 @@ class RunRecord:
             except FileNotFoundError:
                 make_directory(records.directory)
                 self._descriptor = os.open(path, _NEW, 0o600)
+            # Before the first line: a reader ignores a file without one.
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         except OSError as error:
             logger.warning("a run is not recorded: %s", error)
             return
-        # Before the first line: a reader ignores a file without one.
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         self.is_kept = self._write(facts)
 
     def end(self, result: RunResult) -> RunResult:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
@@ -177,8 +176,7 @@ class Sandboxes:
             inside: The directory's path in the sandbox, which tracebacks show.
         """
         bind = Bind(source=str(source), inside=inside, executable=True)
-        recipe = recipe_for(limits_for(self._settings), (bind,))
-        async with self._open_guest(recipe) as guest:
+        async with self._open_guest(recipe_for(limits_for(self._settings), (bind,))) as guest:
             state = await save_state(guest, 1, MAX_STATE_BYTES, task, [inside])
             return None if state is None else state.data
 
@@ -218,8 +216,7 @@ class Sandboxes:
         Engines follow links, so they would mount the link's target.
         """
         for bind in self._directories:
-            real = await anyio.to_thread.run_sync(os.path.realpath, bind.source)
-            if real != bind.source:
+            if await anyio.to_thread.run_sync(os.path.realpath, bind.source) != bind.source:
                 name = bind.inside.rpartition("/")[2]
                 message = f"The directory {name!r} has become a link to another place."
                 remedy = "Put it back, or name the other in config.toml and start the bridge again."

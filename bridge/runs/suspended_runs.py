@@ -35,17 +35,12 @@ of continuing with a cancelled question."""
 
 @dataclass(eq=False)
 class Question:
-    """A question that a run waits on.
-
-    Attributes:
-        shown: Whether the client has received it.
-        answer: None if the client did not answer it.
-    """
+    """A question that a run waits on."""
 
     method: Method
     params: Mapping[str, Json]
-    shown: bool = False
-    answer: Mapping[str, Json] | None = None
+    shown: bool = False  # Whether the client has received it.
+    answer: Mapping[str, Json] | None = None  # None if the client did not answer it.
     answered: anyio.Event = field(default_factory=anyio.Event)
 
 
@@ -58,18 +53,12 @@ class Waiting:
 
 
 class SuspendedRun:
-    """One run. Made by `SuspendedRuns.start`.
-
-    Attributes:
-        client: A value that the starter stores with the run.
-        over: Set when the run has ended completely.
-        followers: The number of requests that wait for the run.
-    """
+    """One run. Made by `SuspendedRuns.start`."""
 
     def __init__(self, owner: Hashable, request: Hashable, client: object) -> None:
         self.owner = owner
         self.request = request
-        self.client = client
+        self.client = client  # A value that the starter stores with the run.
         self.run_id = uuid.uuid4().hex
         self.begun = datetime.now(UTC)
         self.scope = anyio.CancelScope()
@@ -77,8 +66,8 @@ class SuspendedRun:
         self.questions: dict[str, Question] = {}
         self.changed = anyio.Event()
         self.collected = anyio.Event()
-        self.over = anyio.Event()
-        self.followers = 0
+        self.over = anyio.Event()  # Set when the run has ended completely.
+        self.followers = 0  # The number of requests that wait for the run.
         self._count = 0
 
     def note_change(self) -> None:

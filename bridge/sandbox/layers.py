@@ -50,8 +50,7 @@ def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
 
 def this_kernel() -> HostKernel:
     found = os.uname()
-    boot = read_text(BOOT_ID)
-    return HostKernel(release=found.release, version=found.version, boot_id=boot)
+    return HostKernel(release=found.release, version=found.version, boot_id=read_text(BOOT_ID))
 
 
 Check = Callable[[Mapping[str, Any]], bool | None]

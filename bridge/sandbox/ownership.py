@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bridge.background_instance import process_start
 from bridge.errors import SandboxError
 from bridge.sandbox.backend import Backend
 
@@ -28,8 +29,6 @@ IDENTITY_LABEL = f"{LABEL_PREFIX}.owner-identity"
 RUN_LABEL = f"{LABEL_PREFIX}.run"
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-
-_START_FIELD = 22  # `starttime` in /proc/<pid>/stat, counted from 1 as proc(5) does.
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def current_owner() -> Owner:
     host = f"{read_text('/etc/machine-id')}\0{platform.node()}".encode()
     return Owner(
         pid=os.getpid(),
-        start=process_start(os.getpid()) or "",
+        start=process_start(os.getpid()),
         namespace=namespace,
         boot=boot,
         host=hashlib.sha256(host).hexdigest()[:16],
@@ -82,20 +81,7 @@ def is_dead(owner: Owner, *, judge: Owner) -> bool:
         return False
     if not _exists(owner.pid):
         return True
-    start = process_start(owner.pid)
-    return start is not None and start != owner.start
-
-
-def process_start(pid: int) -> str | None:
-    """Return a process's start time; None if it cannot be read."""
-    stat = read_text(f"/proc/{pid}/stat")
-    if not stat:
-        on_linux = platform.system() == "Linux"
-        said = "" if on_linux else _output("ps", "-o", "lstart=", "-p", str(pid))
-        return "-".join(said.split()) or None
-    # The second field, the command's name in brackets, may itself hold spaces and brackets.
-    after_name = stat.rpartition(")")[2].split()
-    return after_name[_START_FIELD - 3] if len(after_name) > _START_FIELD - 3 else None
+    return process_start(owner.pid) not in ("", owner.start)
 
 
 def _exists(pid: int) -> bool:

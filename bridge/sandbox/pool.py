@@ -554,9 +554,8 @@ class RunQueue:
             ticket.on_position(ahead)
 
     def _overload_error(self, why: str) -> BridgeError:
-        message = f"As many runs are under way as there may be at once ({self.taken}), and {why}."
         return BridgeError(
-            message,
+            f"As many runs are under way as there may be at once ({self.taken}), and {why}.",
             remedy="Nothing was run. Wait for results of yours, or try again later; put several "
             "steps into one program. MCP_BRIDGE_RUNS sets how many may run at once.",
             code="overloaded",

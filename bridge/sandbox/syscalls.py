@@ -119,18 +119,15 @@ Comparison = Literal["ne", "masked_eq"]
 
 @dataclass(frozen=True)
 class SyscallRefusal:
-    """An allowed call that is refused for one of its arguments; by default for any.
-
-    Attributes:
-        comparison: "masked_eq" compares the bits of `mask`. "ne" compares all 64 bits with `value`,
-            so a value with garbage in its upper half is refused.
-    """
+    """An allowed call that is refused for one of its arguments; by default for any."""
 
     call: str
     argument: int = 0  # Which argument, from 0.
     value: int = 0
     mask: int = 0
     error: int = errno.EPERM  # The errno that the call returns.
+    # "masked_eq" compares the bits of `mask`. "ne" compares all 64 bits with `value`, so a value
+    # with garbage in its upper half is refused.
     comparison: Comparison = "masked_eq"
 
     @property

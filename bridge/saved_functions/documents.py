@@ -78,7 +78,7 @@ def _decode(data: bytes | None) -> dict[str, Json]:
 
 
 # Programs can save any number of values.
-MAX_VALUE_BYTES = 64 * 1024  # One value, as JSON.
+MAX_VALUE_BYTES = 64 * 1024  # One value as JSON, or one skill's source, which is parsed.
 MAX_TOTAL_BYTES = 1 * MEBIBYTE  # All values of an owner: `all` reads them at once.
 MAX_OWNERS = 500  # Over HTTP, each new credential is a new owner.
 VERSIONS = "memory-old"  # The kind of replaced and deleted memories.

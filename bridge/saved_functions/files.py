@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-import anyio
 import anyio.lowlevel
 from anyio.to_thread import run_sync as in_thread
 
@@ -34,6 +33,7 @@ from bridge.inventory.guide import SKILLS_SERVER
 from bridge.inventory.servers import Servers
 from bridge.model import Json, Provenance, Tool
 from bridge.saved_functions.documents import (
+    MAX_VALUE_BYTES,
     SKILLS,
     add_read,
     forget_read,
@@ -41,7 +41,6 @@ from bridge.saved_functions.documents import (
     read_by_writers,
 )
 from bridge.saved_functions.source import (
-    MAX_SOURCE_BYTES,
     NAME,
     Header,
     Skill,
@@ -95,7 +94,7 @@ class SkillFiles:
 
     def text(self, name: str) -> str | None:
         try:
-            data = read_regular(self._path(name), 2 * MAX_SOURCE_BYTES)
+            data = read_regular(self._path(name), 2 * MAX_VALUE_BYTES)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -264,7 +263,7 @@ class SkillFiles:
         number, _ = version_of(*decode_skill(text))
         with suppress(OSError, ValueError):
             if number in self._versions(name) and read_regular(
-                self._version(name, number), 2 * MAX_SOURCE_BYTES
+                self._version(name, number), 2 * MAX_VALUE_BYTES
             ) == _bytes(text):
                 return
         self._keep(name, max(number, max(self._versions(name), default=0) + 1), text)
@@ -392,8 +391,7 @@ class SkillIndex:
         return references(Survey(code.tree), self._servers.aliases)
 
     def tools_of(self, code: SkillCode) -> Tools:
-        inventory = self._servers.inventory
-        entries = [inventory.entry(name) for name in self.references(code).servers]
+        entries = [self._servers.inventory.entry(name) for name in self.references(code).servers]
         used: dict[str, dict[str, str]] = {}
         for call in expected_calls(Survey(code.tree), entries).calls[:200]:
             if call.definition is not None:

@@ -216,8 +216,7 @@ class Review:
 
     async def protection(self, skill: Skill, doing: str) -> Decision | None:
         """Return the decision on a replacement or removal; None for the caller's own skill."""
-        digests = await self._find_digests(skill)
-        if self._skills.is_own(self._caller, skill, digests):
+        if self._skills.is_own(self._caller, skill, await self._find_digests(skill)):
             return None
         reason = f"{doing} {skill.name!r}, which a person may have written"
         # Only an identified caller can be asked.
@@ -251,8 +250,7 @@ class Review:
 
 def _refusal(skill: Skill, what: str) -> RefusedError:
     message = f"The skill {skill.name!r} {what}."
-    remedy = "Write the code into the program."
-    return ApprovalRefusedError(message, remedy=remedy)
+    return ApprovalRefusedError(message, remedy="Write the code into the program.")
 
 
 def question(

@@ -21,10 +21,10 @@ from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter
 from bridge.catalog.program.parsing import parse
 from bridge.errors import InvalidRequestError
 from bridge.model import Finding, Provenance
+from bridge.saved_functions.documents import MAX_VALUE_BYTES
 from bridge.text import valid_text
 
-# A program can save any text; parsing more takes most of a second.
-MAX_SOURCE_BYTES = 64 * 1024
+# A program can save any text.
 MAX_NODES = 15_000  # Syntax nodes; Python's own modules of 64 KiB have fewer than 10,000.
 
 MAX_DESCRIPTION_CHARS = 500
@@ -127,8 +127,8 @@ def read_code(source: str, name: str = "") -> SkillCode:
     """Check a source against the rules for skills; without a name, take the only function."""
     source = _lines(source)
     size = len(source.encode("utf-8", "surrogatepass"))
-    if size > MAX_SOURCE_BYTES:
-        message = f"The skill's source takes {size:,} bytes; the limit is {MAX_SOURCE_BYTES:,}."
+    if size > MAX_VALUE_BYTES:
+        message = f"The skill's source takes {size:,} bytes; the limit is {MAX_VALUE_BYTES:,}."
         raise InvalidRequestError(message, remedy=_SMALLER)
     tree = parse(source)
     if isinstance(tree, Finding) or source[0] in " \t":
@@ -234,8 +234,7 @@ def decode_skill(text: str) -> tuple[Header | None, str]:
         # Python executes a line without `#`, so it belongs to the reviewed source.
         return None, text
     try:
-        document = json.loads("\n".join(line[1:] for line in lines))
-        return _HEADER.validate_python(document), source
+        return _HEADER.validate_python(json.loads("\n".join(line[1:] for line in lines))), source
     except (ValueError, RecursionError):
         return None, source
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import anyio
 import anyio.to_thread
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, ErrorData, JSONRPCError
@@ -311,8 +310,7 @@ class RequestMiddleware:
             part = message.get("body", b"")
             self._bytes[caller] += len(part)
             scope["bridge.bytes"] = scope.get("bridge.bytes", 0) + len(part)
-            held = self._bytes[caller]
-            if problem := _problem("bytes of requests", held, self._bytes.total()):
+            if problem := _problem("bytes of requests", self._bytes[caller], self._bytes.total()):
                 await refuse(503, problem)(scope, receive, send)
                 return
             body += part

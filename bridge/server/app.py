@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -45,7 +45,6 @@ from bridge.server.clients import (
     known_client,
 )
 from bridge.server.content import make_tool, redact_content, result_or_error, to_result
-from bridge.server.greeting import NAME, TITLE
 from bridge.server.resources import SESSIONS_URI, Notices, NotifyingServer, Resources
 from bridge.server.tools import (
     COMMAND_TOOL,
@@ -60,6 +59,10 @@ from bridge.text import without_values
 from bridge.upstream.connection import TASKS_EXTENSION
 
 logger = logging.getLogger(__name__)
+
+NAME = "mcp-code-bridge"
+
+TITLE = "MCP code bridge"
 
 TOOL = "run_python"
 
@@ -119,8 +122,18 @@ def _task_fields(run: SuspendedRun, number: str) -> dict[str, Any]:
     }
 
 
-def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
-    handlers = _Handlers(engine, principal)
+NoteRun = Callable[[types.RequestId, str], None]
+
+
+def build_server(
+    engine: Engine, *, principal: str = "", note_run: NoteRun = lambda *_: None
+) -> NotifyingServer:
+    """Return the MCP server of one client, or of all clients over HTTP.
+
+    Args:
+        note_run: Called with a request's id and the id of its run, before the run begins.
+    """
+    handlers = _Handlers(engine, principal, note_run)
     notices = handlers.notices
     resources = Resources(engine, handlers.owner, notices)
 
@@ -190,9 +203,10 @@ class _Handlers:
     stop waiting reads the result with `retry_of` and no code.
     """
 
-    def __init__(self, engine: Engine, principal: str) -> None:
+    def __init__(self, engine: Engine, principal: str, note_run: NoteRun) -> None:
         self._engine = engine
         self._principal = principal
+        self._note_run = note_run
         self.notices = Notices(engine.guide.tool_description, engine.servers.names, self.owner)
         self._levels: OrderedDict[str, str] = OrderedDict()
 
@@ -295,9 +309,12 @@ class _Handlers:
         else:
             level = self._levels.get(_session_id(context), "")
             client = HandshakeClient(context, self._identity(context), level)
-        return suspended.start(
+        run = suspended.start(
             owner, request, client, partial(self._execute, context, params, client)
         )
+        if context.request_id is not None:
+            self._note_run(context.request_id, run.run_id)
+        return run
 
     async def _follow(
         self, context: Context, run: SuspendedRun
@@ -441,12 +458,12 @@ class _Handlers:
         return f"{self._principal}#{digest[:32]}"
 
     def _identity(self, context: Context) -> Hashable:
-        """Return the client's identity: over stdio the principal, otherwise its connection.
+        """Return the client's identity: over stdio this object, otherwise its connection.
 
         Since 2026-07-28 HTTP has no connections, so each run has an identity of its own.
         """
         if self._principal:
-            return self._principal
+            return SameObject(self)
         held = context.session.client_params
         if held is None or is_modern(context):
             return SameObject(context)

@@ -178,8 +178,7 @@ class Resources:
             if uri.startswith((ARTIFACTS_URI, RUNS_URI)):
                 owner = self._owner(context)
                 work = partial(_kept_contents, self._engine.artifacts, owner, uri, redactor)
-                contents = await self._engine.artifacts.run(work)
-                return types.ReadResourceResult(contents=contents)
+                return types.ReadResourceResult(contents=await self._engine.artifacts.run(work))
             mime_type, text = await self._read(uri, context)
         except UnknownError:
             # The error must not show that another caller has it.

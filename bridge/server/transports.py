@@ -29,7 +29,7 @@ from bridge.server.stdio import MAX_MESSAGE_BYTES
 
 SHUTDOWN_SECONDS = 3  # For running requests when the server stops; then they are cancelled.
 
-HTTP_IDLE_SECONDS = 30 * 60  # Until an unused session ends.
+IDLE_SECONDS = 30 * 60  # Until an unused session over HTTP ends, or an unused background bridge.
 
 
 class HttpServer(uvicorn.Server):
@@ -55,7 +55,7 @@ class HttpServer(uvicorn.Server):
             host=host,
             transport_security=self._guard,
             max_sessions=BOUNDS["sessions"],
-            session_idle_timeout=HTTP_IDLE_SECONDS,
+            session_idle_timeout=IDLE_SECONDS,
             max_request_body_size=MAX_MESSAGE_BYTES,
         )
         self._streams: set[anyio.CancelScope] = set()

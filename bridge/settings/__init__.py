@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from bridge.background_instance import directory_of
 from bridge.errors import InvalidRequestError, SettingsError
-from bridge.model import Json, ProtocolMode, ServerSettings
+from bridge.model import Json, ProtocolMode, ServerSettings, Share
 from bridge.private_files import exposure, make_directory
 from bridge.settings import fields, parsers
 from bridge.settings.commands import parse_commands
@@ -141,8 +142,7 @@ def reload_policy(settings: Settings) -> PolicySpec:
 
 def _with_consistent_timeouts(settings: Settings, *, asked: Collection[str]) -> Settings:
     if "max_timeout" not in asked:
-        longest = max(settings.max_timeout, settings.call_timeout)
-        settings = replace(settings, max_timeout=longest)
+        settings = replace(settings, max_timeout=max(settings.max_timeout, settings.call_timeout))
     if settings.timeout <= settings.max_timeout:
         return settings
     if "timeout" not in asked:
@@ -151,8 +151,7 @@ def _with_consistent_timeouts(settings: Settings, *, asked: Collection[str]) -> 
         f"{settings.place('timeout')}: {settings.timeout:g} s exceeds the maximum of "
         f"{settings.max_timeout:g} s ({settings.place('max_timeout')}), which rises to it."
     )
-    notes = (*settings.notes, note)
-    return replace(settings, max_timeout=settings.timeout, notes=notes)
+    return replace(settings, max_timeout=settings.timeout, notes=(*settings.notes, note))
 
 
 def private_places(settings: Settings) -> tuple[Path, ...]:
@@ -161,7 +160,8 @@ def private_places(settings: Settings) -> tuple[Path, ...]:
     kept = (file, store_of(settings).blobs.root)
     chosen = (settings.policy.path, settings.skills_dir, packages_dir(settings), *kept)
     kept_servers = moved_dir(settings.environ)
-    own = (settings.state_dir, runtime_dir(settings), kept_servers, *filter(None, chosen))
+    sockets = (runtime_dir(settings), Path(directory_of(settings.environ)))
+    own = (settings.state_dir, *sockets, kept_servers, *filter(None, chosen))
     return (*own, *engine_directories(settings.environ))
 
 
@@ -288,7 +288,10 @@ def narrow(settings: Settings, name: str) -> Settings:
     return replace(found, timeout=min(found.timeout, found.max_timeout))
 
 
-SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(ProtocolMode)}
+SERVER_KEYS: Mapping[str, fields.Parse] = {
+    "protocol": fields.choice(ProtocolMode),
+    "share": fields.choice(Share),
+}
 """Keys of a table in `servers`."""
 
 

@@ -39,8 +39,7 @@ def _executable(text: str) -> str:
 
 def _variable(text: str) -> str:
     """Return the name of a variable."""
-    pattern = r"[A-Za-z_][A-Za-z0-9_]{0,255}"
-    return parsers.require_match(pattern, text, "is no name of a variable")
+    return parsers.require_match(r"[A-Za-z_][A-Za-z0-9_]{0,255}", text, "is no name of a variable")
 
 
 def _path(text: str) -> str:

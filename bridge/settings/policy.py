@@ -310,10 +310,9 @@ def _check_reach(rules: Sequence[Rule]) -> None:
 def _takes_all(first: Rule, second: Rule) -> bool:
     if first.effects and not (second.effects and second.effects <= first.effects):
         return False
-    pairs = ((first.servers, second.servers), (first.tools, second.tools))
     return all(
         any(covers(wide, narrow) for wide in wider)
-        for wider, narrower in pairs
+        for wider, narrower in ((first.servers, second.servers), (first.tools, second.tools))
         for narrow in narrower
     )
 
@@ -410,8 +409,7 @@ LETHAL = FlowRule(
 
 
 def _flows(value: Json, place: str) -> tuple[FlowRule, ...]:
-    places = fields.tables(value, place)
-    flows = {where: _flow(item, where) for item, where in places}
+    flows = {where: _flow(item, where) for item, where in fields.tables(value, place)}
     names = _check_names((rule.name, where) for where, rule in flows.items())
     return tuple(flows.values()) if LETHAL.name in names else (*flows.values(), LETHAL)
 
@@ -433,8 +431,7 @@ def _flow(value: Json, place: str) -> FlowRule:
 def _per_minute(value: Json, place: str) -> tuple[tuple[str, int], ...]:
     """Return a table of globs to whole numbers."""
     parse = fields.whole(1_000_000)
-    rates = _by_glob(value, place)
-    return tuple((glob, parse(number, where)) for glob, number, where in rates)
+    return tuple((glob, parse(number, where)) for glob, number, where in _by_glob(value, place))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -481,8 +478,7 @@ _DEFAULTS: dict[DefaultFor, Action] = {
 def _defaults(value: Json, place: str) -> Mapping[DefaultFor, Action]:
     """Return a table of read, write, destructive and untrusted to actions."""
     parse = dict.fromkeys(get_args(DefaultFor), fields.action)
-    found = cast("dict[DefaultFor, Action]", fields.record(value, place, parse))
-    return _DEFAULTS | found
+    return _DEFAULTS | cast("dict[DefaultFor, Action]", fields.record(value, place, parse))
 
 
 @dataclass(frozen=True, kw_only=True)

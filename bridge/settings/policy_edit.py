@@ -50,8 +50,7 @@ def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
     effects and conditions, so that it allows nothing else. Raises a `SettingsError` if the file
     cannot be edited; it is unchanged.
     """
-    add = partial(with_rule, rule=rule, before=before, place=str(path))
-    _change(path, add, required=True)
+    _change(path, partial(with_rule, rule=rule, before=before, place=str(path)), required=True)
 
 
 def append_policy(path: Path, policy: str) -> None:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bridge.atomic_files import exclusive_lock, read_regular, replace_file
+from bridge.background_instance import socket_directory, xdg_directory
 from bridge.errors import SettingsError
 from bridge.private_files import exposure, make_directory
 from bridge.settings import fields, parsers
@@ -39,39 +40,25 @@ def config_path(environ: Mapping[str, str]) -> Path:
     if environ.get(CONFIG):
         found: Path = fields.parse_text(parsers.place, environ[CONFIG], CONFIG)
         return found
-    return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml"
+    return Path(xdg_directory(environ, "XDG_CONFIG_HOME", ".config"), "config.toml")
 
 
 def moved_dir(environ: Mapping[str, str]) -> Path:
-    return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "moved"
+    return Path(xdg_directory(environ, "XDG_CONFIG_HOME", ".config"), "moved")
 
 
 def default_state_dir(environ: Mapping[str, str]) -> Path:
-    return _xdg(environ, "XDG_STATE_HOME", ".local/state")
-
-
-def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> Path:
-    # The XDG specification requires programs to ignore relative values.
-    base = Path(environ.get(variable, ""))
-    if not base.is_absolute():
-        base = home(environ) / fallback
-    return base / "mcp-code-bridge"
+    return Path(xdg_directory(environ, "XDG_STATE_HOME", ".local/state"))
 
 
 def runtime_dir(settings: Settings) -> Path:
-    """Return the directory for sockets: in `XDG_RUNTIME_DIR`, the state directory or /tmp.
+    """Return the directory for sockets, as `socket_directory` chooses it.
 
     The caller creates it and checks that it is private.
     """
-    base = Path(settings.environ.get("XDG_RUNTIME_DIR", ""))
-    if base.is_absolute() and base.is_dir() and os.access(base, os.W_OK):
-        found = base / "mcp-code-bridge"
-    else:
-        found = settings.state_dir / "run"
+    state, temporary = str(settings.state_dir), tempfile.gettempdir()
     # A socket's path has at most 108 bytes (104 on macOS), and sockets are a level deeper.
-    if len(os.fsencode(found)) > 70:
-        found = Path(tempfile.gettempdir()) / f"mcp-code-bridge-{os.getuid()}"
-    return found
+    return Path(socket_directory(settings.environ, state, 70, temporary))
 
 
 def home(environ: Mapping[str, str]) -> Path:
@@ -187,8 +174,7 @@ def _require_policy(settings: Settings) -> None:
 
 def _read_mark(mark: Path) -> list[str]:
     try:
-        found = json.loads(mark.read_bytes())
-        return [str(path) for path in found["files"]]
+        return [str(path) for path in json.loads(mark.read_bytes())["files"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 

@@ -34,8 +34,7 @@ def declare(
     `flag` is the flag's help; without it there is no flag. `variable` is the variable's name, if it
     does not follow from the field's name.
     """
-    how = {"parse": parse, "flag": flag, "variable": variable}
-    return field(default=default, metadata=how)
+    return field(default=default, metadata={"parse": parse, "flag": flag, "variable": variable})
 
 
 STRICT_VALUES = {"listed_servers_only": True, "guard": "enforce", "project_servers": "none"}
@@ -74,7 +73,7 @@ class Settings:
             ("auto").
         structured: Where a result has its record: in `_meta`, or as structured content, which
             many clients show their model instead of the text.
-        log_level: The lowest level that is logged to stderr.
+        log_level: The lowest level that is logged, to stderr or the background bridge's log.
         log_format: Whether log lines are text or JSON objects.
         profile: "standard", "strict" or one of `[profiles]`.
         strict: Whether the profile is or extends "strict".
@@ -108,6 +107,7 @@ class Settings:
             call.
         audit_days: Days until records expire.
         audit_bytes: Maximum size of all records. A full log refuses calls.
+        background: Whether clients on stdio share one background bridge.
         run_records: Whether each run's program, outcome and start of output are kept, for at
             most 14 days and 200 MB.
         output_tokens: Approximate maximum tokens of a run's output. The rest becomes an
@@ -129,7 +129,7 @@ class Settings:
             directory.
         replica: This bridge's name among several that serve HTTP together; by default the host
             name.
-        drain_seconds: Seconds that a stopping HTTP bridge waits for its runs.
+        drain_seconds: Seconds that a stopping HTTP or background bridge waits for its runs.
         directories: Host directories that programs may access.
         dependencies: The packages that a run may request, and their index.
         allow_packages: Whether runs get packages that `[dependencies]` allows; by default all
@@ -210,6 +210,7 @@ class Settings:
     audit_days: int = declare(parsers.integer(1, 3660), 90)
     audit_bytes: int = declare(parsers.parse_size, 4 * 1024**3)
     run_records: Switch = declare(parsers.choice(Switch), "on")
+    background: Switch = declare(parsers.choice(Switch), "on")
     output_tokens: int = declare(parsers.integer(200, 1_000_000), 5000)
     shown_bytes: int = declare(parsers.parse_size, 1024**2)
     runs: int | None = declare(parsers.integer(1, 1024), None)

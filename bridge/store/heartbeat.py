@@ -18,18 +18,13 @@ ALIVE = 15.0  # Seconds; a bridge that was not heard of for longer counts as gon
 
 
 class Heartbeat:
-    """Renews the row of one bridge; inactive if it shares no store.
-
-    Attributes:
-        process: A random name of this process.
-        problems: What keeps this bridge from serving: a word each, with a sentence.
-        silence: Why the store cannot be used at the moment; empty if it can.
-    """
+    """Renews the row of one bridge; inactive if it shares no store."""
 
     def __init__(self, store: Store, name: str) -> None:
-        self.process = secrets.token_hex(8)
+        self.process = secrets.token_hex(8)  # A random name of this process.
+        # What keeps this bridge from serving: a word each, with a sentence.
         self.problems: dict[str, str] = {}
-        self.silence = ""
+        self.silence = ""  # Why the store cannot be used at the moment; empty if it can.
         self._store = store
         self._name = name
         self._others: dict[str, float] = {}

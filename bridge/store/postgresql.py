@@ -359,8 +359,7 @@ class ServerBlobs(Blobs):
 
     def remove(self, connection: sa.Connection | None, digest: str) -> bool:
         assert connection is not None
-        removed = pieces.delete().where(pieces.c.digest == digest)
-        return connection.execute(removed).rowcount > 0
+        return connection.execute(pieces.delete().where(pieces.c.digest == digest)).rowcount > 0
 
     def all(self) -> set[str]:
         first = pieces.select().with_only_columns(pieces.c.digest).where(pieces.c.number == 0)

@@ -21,7 +21,6 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
@@ -102,8 +101,7 @@ def too_new(*, shared: bool) -> StoreError:
     remedy = "Use that version, or remove the file."
     if shared:
         remedy = "Replace this bridge by one of that version."
-    message = "a later version of the bridge has changed its tables"
-    error = StoreError(errno.ESTALE, message, remedy)
+    error = StoreError(errno.ESTALE, "a later version of the bridge has changed its tables", remedy)
     error.is_too_new = True
     return error
 
@@ -258,8 +256,7 @@ class Store:
 
         ending = False
         try:
-            engine = self._engine().execution_options(writes=writes, **options)
-            with engine.begin() as connection:
+            with self._engine().execution_options(writes=writes, **options).begin() as connection:
                 # Without a transaction, each statement is sent with its commit.
                 ending = writes and "isolation_level" in options
                 yield connection
@@ -425,8 +422,7 @@ def _make_private(file: Path) -> None:
     This never opens an existing file: closing it would release SQLite's locks on it.
     """
     with suppress(FileExistsError):
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        os.close(os.open(file, flags, 0o600))
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     restrict(file, stat.S_IFREG)
     if file.name == FILE:
         # `bridge.settings` has checked the directory of a database that the user names.

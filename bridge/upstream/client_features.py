@@ -318,6 +318,12 @@ class Callers:
         self._open: set[_OpenRequest] = set()
         self._recent: dict[Hashable, _RecentCaller] = {}
         self._refused = 0
+        self.have_been_asked = False  # By the server, other than for roots.
+        self._asked: Hashable = None  # The client that the server has asked last.
+
+    def has_asked_another(self, client: Hashable) -> bool:
+        """Whether the server has asked, and another client last; then this one needs its own."""
+        return self.have_been_asked and self._asked != client
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -376,6 +382,7 @@ class Callers:
     async def _answer(
         self, method: Method, params: types.ElicitRequestParams | types.CreateMessageRequestParams
     ) -> dict[str, Json] | types.ErrorData:
+        self.have_been_asked = True
         document = params.model_dump(by_alias=True, mode="json", exclude_none=True)
         try:
             return await self._ask(method, _without_hop(document))
@@ -390,6 +397,7 @@ class Callers:
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         caller = self._attribute()
+        self._asked = caller.client
         if len(self._open) >= MAX_QUESTIONS:
             message = f"It has asked {MAX_QUESTIONS} questions that are open already."
             await caller.record_refusal(self._server, method, message)

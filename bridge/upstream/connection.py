@@ -34,7 +34,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from bridge import __version__
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
 from bridge.event_loop import current_time
-from bridge.model import MEBIBYTE, ServerSettings, ServerSpec
+from bridge.model import MEBIBYTE, ServerSettings, ServerSpec, Share
 from bridge.upstream.client_features import Callers, Roots, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
@@ -62,11 +62,19 @@ PROBE_SECONDS = 10.0  # Least time for the response to a probe, after a timeout 
 
 ListName = Literal["tools", "resources", "prompts"]  # Lists with a `list_changed` notification.
 
+ListsChanged = Callable[..., None]  # Called with the names of the lists.
+
 _CHANGES: dict[type, ListName] = {
     **dict.fromkeys((ToolsListChanged, types.ToolListChangedNotification), "tools"),
     **dict.fromkeys((ResourcesListChanged, types.ResourceListChangedNotification), "resources"),
     **dict.fromkeys((PromptsListChanged, types.PromptListChangedNotification), "prompts"),
 }
+
+
+STATEFUL = re.compile(
+    r"playwright|puppeteer|chrome-devtools|browser|selenium|sequential-?thinking", re.IGNORECASE
+)
+"""Matches command lines of servers that keep a state for their client: pages, thoughts."""
 
 
 class StartAdmission(Protocol):
@@ -89,11 +97,12 @@ MAX_MESSAGE_BYTES = 64 * MEBIBYTE
 
 @dataclass(eq=False, repr=False)
 class PoolSettings:
-    """What all servers of a pool share."""
+    """The settings that all servers of a pool share. Timeouts are in seconds."""
 
     _: KW_ONLY
     log_dir: Path
     environ: Mapping[str, str]
+    cwd: str = "."
     call_timeout: float = 60.0
     start_timeout: float = 30.0  # Longest start, and longest wait for one.
     start_patience: float = 0.0  # Longest start of a package runner, which may have to install.
@@ -115,8 +124,20 @@ class PoolSettings:
         """Return the configured roots, else the client's if no argument names a directory."""
         # As "--root=/a" or "/a:/b"; an argument may be no path, or longer than one can be.
         parts = (part for word in spec.args for part in re.split("[=:,]", word) if part)
-        has = any(os.path.isdir(Path(spec.cwd or "", part)) for part in parts)  # noqa: PTH112
+        here = Path(self.cwd, spec.cwd or "")
+        has = any(os.path.isdir(here / part) for part in parts)  # noqa: PTH112
         return self.roots or (() if has or spec.transport != "stdio" else None)
+
+    def settings_of(self, spec: ServerSpec) -> ServerSettings:
+        return self.server_settings.get(spec.name, ServerSettings())
+
+    def share_of(self, spec: ServerSpec) -> Share:
+        """Return which clients share a server's process; never "auto"."""
+        share = self.settings_of(spec).share
+        if share == "auto":
+            words = " ".join((spec.command, *spec.args))
+            return "client" if STATEFUL.search(words) else "definition"
+        return share
 
     def endpoint(self, spec: ServerSpec) -> Endpoint:
         if spec.transport != "stdio":
@@ -124,6 +145,7 @@ class PoolSettings:
         return StdioEndpoint(
             spec,
             environ=self.environ,
+            cwd=self.cwd,
             log=ServerLog(log_path(self.log_dir, spec.name)),
             max_message_bytes=self.max_message_bytes,
             containers=self.containers,
@@ -144,20 +166,16 @@ class Connection:
     task_required: frozenset[str] | None = None
     # Tools that only the server's own view may call.
     view_only: frozenset[str] = frozenset()
-    rootless = False  # Whether the server asked for roots and got none.
     # Exists once the server asked for the client's roots; set after the answer.
     roots_asked: anyio.Event | None = None
     roots_shared = False
+    given_roots: list[str] | None = None  # The answer; None until the server asks.
+    expected_roots: list[str] | None = None  # Those of the client that started it, if known.
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        pool: PoolSettings,
-        before: Connection | None,
-        on_lists_changed: Callable[..., None],
-    ) -> None:
+    def __init__(self, spec: ServerSpec, pool: PoolSettings, before: Connection | None) -> None:
         self.spec, self._pool = spec, pool
-        self._on_lists_changed = on_lists_changed
+        # The `lists_changed` of the clients' servers that use it, in order.
+        self.users: dict[ListsChanged, None] = {}
         self.endpoint = pool.endpoint(spec)
         self.roots = pool.roots_of(spec)
         self.call_timeout = spec.call_timeout or pool.call_timeout
@@ -166,14 +184,16 @@ class Connection:
         self._login_timeout = max(start, pool.start_patience)
         self._start_timeout = self._login_timeout if installs else start
         self._answer_timeout = math.inf if pool.patient else start
-        # A process may hold state in memory, so by default it is never closed as idle.
-        self._idle_seconds = pool.idle_seconds or (None if local else 1800.0)
+        # A process that holds its client's state is never closed as idle.
+        holds_state = local and pool.share_of(spec) == "client"
+        self._idle_seconds = pool.idle_seconds or (None if holds_state else 1800.0)
         self.ready = anyio.Event()  # It can be used or has failed.
         self.ended: anyio.Event = anyio.Event()
         self.listing = anyio.Lock()
+        self.sharing = anyio.Lock()  # Held while a client gives its roots.
         self.updates = ResourceUpdates()
         self._login_address = ""
-        self._callers = Callers(self.spec.name)
+        self.callers = Callers(self.spec.name)
         self._stop = anyio.Event()
         self._probe_requested = anyio.Event()
         self._probe_patience = 0.0
@@ -183,18 +203,14 @@ class Connection:
         self._users = 0
         self._last_used = 0.0
         self._scope = anyio.CancelScope()
-        self._previous_ended: anyio.Event | None = None
-        self._earlier: BridgeError | None = None
+        self._previous_ended = before.ended if before else None
         # Until then callers do not wait for its start.
-        self._hurried_until: float = -math.inf
+        self._hurried_until: float = before._hurried_until if before else -math.inf
+        self._earlier = before.failure if before and self._hurried_until > -math.inf else None
         self._legacy = False
-        if before is not None:
-            self._previous_ended = before.ended
-            self._hurried_until = before._hurried_until
-            self._earlier = before.failure if before._hurried_until > -math.inf else None
-            # Over HTTP, after `initialize` the next one does not try `server/discover` first.
-            http = before.endpoint.transport == "http"
-            self._legacy = http and before.client is not None and not before.modern
+        if before and before.endpoint.transport == "http":
+            # After `initialize` the next one does not try `server/discover` first.
+            self._legacy = before.client is not None and not before.modern
 
     @property
     def usable(self) -> bool:
@@ -230,7 +246,7 @@ class Connection:
         self._users += 1
         self.uses += 1
         try:
-            with self._callers.use():
+            with self.callers.use():
                 yield
         finally:
             self._users -= 1
@@ -346,8 +362,8 @@ class Connection:
                     # Declared to every server, even if the client lacks the capability:
                     # connections outlive clients, and a server's tools must not depend on the
                     # first client. A request that the client cannot serve gets an error.
-                    elicitation_callback=self._callers.elicit,
-                    sampling_callback=self._callers.sample,
+                    elicitation_callback=self.callers.elicit,
+                    sampling_callback=self.callers.sample,
                     # Some servers replace their configured directories by the client's roots.
                     list_roots_callback=None if self.roots == () else self._list_roots,
                     extensions={TASKS_EXTENSION: {}},
@@ -370,9 +386,8 @@ class Connection:
 
     async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> None:
         try:
-            settings = self._pool.server_settings.get(self.spec.name, ServerSettings())
-            legacy = settings.protocol == "auto" and self._legacy
-            mode = "legacy" if legacy else settings.protocol
+            protocol = self._pool.settings_of(self.spec).protocol
+            mode = "legacy" if protocol == "auto" and self._legacy else protocol
             await negotiate_version(client, self.endpoint, mode, self._start_timeout)
         except Exception:
             # Not after a cancellation, because an installation may continue.
@@ -453,19 +468,19 @@ class Connection:
                     prompts_list_changed="prompts" in announced,
                 ) as changes:
                     # The server did not notify changes before the subscription.
-                    self._on_lists_changed(*announced)
+                    self._lists_changed(*announced)
                     async for event in changes:
                         if type(event) in _CHANGES:
-                            self._on_lists_changed(_CHANGES[type(event)])
+                            self._lists_changed(_CHANGES[type(event)])
             except (MCPError, SubscriptionLost, ListenNotSupportedError) as error:
                 logger.debug("server %r: no change notifications: %s", self.spec.name, error)
             await anyio.sleep(1.0)  # The server may be restarting.
         self.cacheable = False
-        self._on_lists_changed(*announced)
+        self._lists_changed(*announced)
 
     async def _handle_notification(self, message: IncomingMessage) -> None:
         if type(message) in _CHANGES:
-            self._on_lists_changed(_CHANGES[type(message)])
+            self._lists_changed(_CHANGES[type(message)])
         elif isinstance(message, types.ResourceUpdatedNotification):
             self.updates.wake(message.params.uri)
         elif isinstance(message, types.ProgressNotification):
@@ -473,19 +488,23 @@ class Connection:
             if self.endpoint.direct is not None:
                 await self.endpoint.direct.report_progress(message.params)
         elif isinstance(message, types.LoggingMessageNotification):
-            await self._callers.log(message.params)
+            await self.callers.log(message.params)
 
     async def _list_roots(self, context: ClientRequestContext) -> types.ListRootsResult:
         if self.roots is not None:
             return types.ListRootsResult.model_validate(roots_result(self.roots))
         if self.roots_asked is None or self.roots_asked.is_set():
             self.roots_asked = anyio.Event()
-        answered, found = self.roots_asked, await self._callers.list_roots()
+        answered, found = self.roots_asked, await self.callers.list_roots()
         self.roots_shared = found is not None
         found = found or types.ListRootsResult(roots=[])
-        self.rootless = not found.roots
+        self.given_roots = [str(root.uri) for root in found.roots]
         answered.set()
         return found
+
+    def _lists_changed(self, *lists: ListName) -> None:
+        for lists_changed in tuple(self.users):
+            lists_changed(*lists)
 
     def _disconnect_flooding(self, requests: int) -> None:
         self.end_report = f"It made {requests:,} requests without waiting for the answers."

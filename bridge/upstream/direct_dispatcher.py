@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 
-import anyio
 import anyio.lowlevel
 from mcp import MCPError, types
 from opentelemetry.propagate import inject
@@ -149,8 +148,7 @@ class _Pending:
             self.resolve(None)
         else:
             # While the clock is stopped, the remaining time does not change.
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(left, 0.01), self._check_time)
+            self._timer = asyncio.get_running_loop().call_later(max(left, 0.01), self._check_time)
 
     def resolve(self, outcome: Outcome) -> None:
         if not self.answered.done():

@@ -48,17 +48,12 @@ _DATA = re.compile(rb"^data: ?([{\[][^\r\n]*)", re.MULTILINE)  # Of an event: a 
 
 @dataclass(eq=False, repr=False)
 class _PlainStream(httpx2.AsyncByteStream):
-    """A response's body, decompressed.
-
-    Args:
-        limit: Most decompressed bytes. A compressed megabyte may become a gigabyte.
-        answers: The id of the request that the body answers; None for other bodies.
-    """
+    """A response's body, decompressed."""
 
     inner: httpx2.AsyncByteStream
-    limit: int
+    limit: int  # Most decompressed bytes. A compressed megabyte may become a gigabyte.
     encoding: str
-    answers: RequestId | None
+    answers: RequestId | None  # The id of the request that the body answers; None for other bodies.
     heard: Callable[[], None]
 
     async def _chunks(self) -> AsyncIterator[bytes]:
@@ -77,8 +72,7 @@ class _PlainStream(httpx2.AsyncByteStream):
                     yield piece
                     chunk = inflate.unconsumed_tail
             except zlib.error:
-                text = "The body is not compressed as its header says."
-                raise httpx2.StreamError(text) from None
+                raise httpx2.StreamError("The body is not compressed as its header says.") from None
 
     async def aclose(self) -> None:
         await self.inner.aclose()
@@ -173,8 +167,7 @@ class CappedClient(WebClient):
         except httpx2.TransportError as error:
             if answers is None or not self._endpoint.ready:
                 raise
-            never_sent = isinstance(error, _NEVER_SENT)
-            refusal = Refusal(status=0, text=reason(error), sent=not never_sent)
+            refusal = Refusal(status=0, text=reason(error), sent=not isinstance(error, _NEVER_SENT))
             return _json_response(request, httpx2.codes.BAD_GATEWAY, refusal.answer(answers))
         self._heard()
         if response.is_error:

@@ -105,10 +105,14 @@ def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str
     return {**inherited, **spec.env, **spec.changes}
 
 
-async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path) -> Launch:
+async def plan_launch(
+    spec: ServerSpec, environ: Mapping[str, str], empty: Path, here: Path = Path()
+) -> Launch:
     """Return how to start a server so that it runs no code of a foreign directory.
 
-    `empty` is a directory without a project, to create.
+    Args:
+        here: The client's working directory.
+        empty: A directory without a project, to create.
     """
     command = spec.executable or spec.command
     launch = Launch([command, *spec.args], environ, spec.cwd)
@@ -118,7 +122,7 @@ async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path)
         return launch
     text = "".join(f"{word}\0" for word in spec.args)
     if _runs_package(name, text):
-        return _launch_package(spec, environ, empty, await _find_npm(command, environ))
+        return _launch_package(spec, environ, empty, here, await _find_npm(command, environ, here))
     module = _MODULE.fullmatch(text) if _PYTHON.fullmatch(name) else None
     if module is None:
         return launch
@@ -136,7 +140,7 @@ async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path)
 
 
 def _launch_package(
-    spec: ServerSpec, environ: Mapping[str, str], empty: Path, npm: Path | None
+    spec: ServerSpec, environ: Mapping[str, str], empty: Path, here: Path, npm: Path | None
 ) -> Launch:
     """Return how to start npm outside the project and the server inside it.
 
@@ -144,21 +148,23 @@ def _launch_package(
     would keep the project's programs, and hide the user's global packages.
     """
     empty.mkdir(mode=0o555, parents=True, exist_ok=True)
-    here, command = Path.cwd(), spec.executable or spec.command
-    environ = {**environ, START_DIRECTORY: str(here)}
-    if npm is not None and not npm.resolve().is_relative_to(here):
+    command = spec.executable or spec.command
+    environ = {**environ, START_DIRECTORY: str(here.absolute())}
+    if npm is not None and not npm.resolve().is_relative_to(here.absolute()):
         command, environ["PATH"] = str(npm), f"{npm.parent}{os.pathsep}{environ.get('PATH', '')}"
     return Launch([command, f"--script-shell={NPM_SHELL}", *spec.args], environ, str(empty))
 
 
-async def _find_npm(command: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the npm that a shim of asdf, mise or Volta chooses for this directory."""
+async def _find_npm(command: str, environ: Mapping[str, str], here: Path) -> Path | None:
+    """Return the npm that a shim of asdf, mise or Volta chooses for a directory."""
     shim = Path(shutil.which(command, path=environ.get("PATH")) or command)
     if _is_npm(shim):
         return None
     probe = [str(shim.with_name("node")), "-p", "process.execPath"]
     with suppress(OSError):
-        done = await anyio.run_process(probe, stdin=subprocess.DEVNULL, env=environ, check=False)
+        done = await anyio.run_process(
+            probe, stdin=subprocess.DEVNULL, env=environ, cwd=here, check=False
+        )
         npm = Path(os.fsdecode(done.stdout).strip()).parent / shim.name
         return npm if _is_npm(npm) else None
     return None
@@ -187,11 +193,13 @@ _USUAL_DIRECTORIES = (
 """Directories of installers, which may be missing in the PATH of a service."""
 
 
-def explain_missing(spec: ServerSpec, environ: Mapping[str, str]) -> tuple[str, str] | None:
+def explain_missing(
+    spec: ServerSpec, environ: Mapping[str, str], here: Path = Path()
+) -> tuple[str, str] | None:
     """Return why a server's command is not found, and the remedy; None if it is found."""
     command, place = spec.command, f"in {spec.source.path}"
     path, home = environ.get("PATH", os.defpath), environ.get("HOME", "~")
-    if shutil.which(command, os.F_OK, path) or Path(spec.cwd or ".", command).exists():
+    if shutil.which(command, os.F_OK, path) or Path(here, spec.cwd or "", command).exists():
         return None
     first, _, rest = command.partition(" ")
     if rest and shutil.which(first, path=path):
@@ -218,16 +226,19 @@ def explain_missing(spec: ServerSpec, environ: Mapping[str, str]) -> tuple[str, 
 
 
 def explain_spawn_failure(
-    spec: ServerSpec, environ: Mapping[str, str], error: OSError | ValueError
+    spec: ServerSpec,
+    environ: Mapping[str, str],
+    error: OSError | ValueError,
+    here: Path = Path(),
 ) -> tuple[str, str]:
     command, place = spec.command, f"in {spec.source.path}"
-    if spec.cwd is not None and not Path(spec.cwd).is_dir():
+    if spec.cwd is not None and not Path(here, spec.cwd).is_dir():
         return (
             f"Its working directory {spec.cwd} does not exist.",
             f"Create the directory, or correct `cwd` {place}.",
         )
     if isinstance(error, FileNotFoundError):
-        return explain_missing(spec, environ) or (
+        return explain_missing(spec, environ, here) or (
             f"The interpreter that {command} names is missing.",
             "Install that interpreter, or correct the script's first line.",
         )

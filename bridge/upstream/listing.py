@@ -31,7 +31,7 @@ MAX_TOOLS = 10_000
 """More than any client could use. Of a longer list of tools, resources or prompts these are used,
 with a warning."""
 
-MAX_NAME_CHARS = 1024  # Of a tool's name, as in calls. A tool with a longer name is left out.
+MAX_NAME_CHARS = 1024  # Of a tool's name, which records, errors and questions have.
 
 MAX_TEXT_CHARS = 50_000  # Of a description, which is cut to them. Real ones have a few thousand.
 

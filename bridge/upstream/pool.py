@@ -1,6 +1,6 @@
 """The pool of a user's servers, each started when it is first needed.
 
-Owns changes of their configuration, and the task group of the connections' owner tasks.
+Owns changes of their configuration.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import InitVar, dataclass
 from types import MappingProxyType
 
-import anyio
-from anyio.abc import TaskGroup
-
 from bridge.errors import UnknownError
 from bridge.model import Json, ServerSpec
-from bridge.upstream.connection import Connection, PoolSettings
-from bridge.upstream.process import STOP_SECONDS, reap_orphans
+from bridge.upstream.connection import PoolSettings
 from bridge.upstream.server import ServerState, UpstreamServer
+from bridge.upstream.sharing import Connections
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +29,12 @@ class Pool(PoolSettings):
     """
 
     specs: InitVar[Iterable[ServerSpec]]
+    connections: Connections | None = None  # Of the whole bridge; by default the pool's own.
 
     def __post_init__(self, specs: Iterable[ServerSpec]) -> None:
         self.environ = dict(self.environ)
-        self._tasks: TaskGroup | None = None
-        self._connections: set[Connection] = set()
+        self._is_owner = self.connections is None
+        self._connections = Connections() if self.connections is None else self.connections
         self._servers: dict[str, UpstreamServer] = {}
         self.update(specs)
 
@@ -44,31 +42,20 @@ class Pool(PoolSettings):
         return f"<Pool servers={len(self._servers)} connections={len(self._connections)}>"
 
     async def __aenter__(self) -> Pool:
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._tasks.start_soon(self._reap_orphans)
+        if self._is_owner:
+            await self._connections.__aenter__()
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
-        tasks, self._tasks = self._tasks, None
-        if tasks is not None:
-            tasks.cancel_scope.cancel()
-            # Without the body's exception, which the group would wrap.
-            await tasks.__aexit__(None, None, None)
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+        if self._is_owner:
+            # Without the body's exception, which the task group would wrap.
+            await self._connections.__aexit__()
 
-    async def aclose(self) -> None:
-        """Close all servers at once; pending calls fail."""
+    def close(self) -> None:
+        """Leave all servers; pending calls fail, and what no other client uses closes."""
         for upstream_server in self._servers.values():
             upstream_server.close(drain=False)
-        for connection in self._connections:
-            connection.stop()
-        # The longest stop of one process, and a margin.
-        with anyio.move_on_after(STOP_SECONDS + 2.0, shield=True) as scope:
-            for connection in tuple(self._connections):
-                await connection.ended.wait()
-        if scope.cancelled_caught:
-            logger.warning("gave up waiting for %d connections to close", len(self._connections))
 
     def update(self, specs: Iterable[ServerSpec]) -> None:
         """Apply a new configuration.
@@ -87,7 +74,7 @@ class Pool(PoolSettings):
         for name, spec in wanted.items():
             old = self._servers.get(name)
             if old is None or old.spec != spec:
-                servers[name] = UpstreamServer(spec, self, self._start_task)
+                servers[name] = UpstreamServer(spec, self, self._connections)
             else:
                 servers[name] = old
         for name, old in self._servers.items():
@@ -122,27 +109,5 @@ class Pool(PoolSettings):
 
     def roots_changed(self) -> None:
         """Tell the servers that use the client's roots, when they are used next."""
-        for connection in self._connections:
-            connection.roots_shared = False
-
-    def _start_task(self, connection: Connection) -> None:
-        if self._tasks is None:
-            raise RuntimeError("the pool has to be entered before its servers can be used")
-        self._connections.add(connection)
-
-        async def own() -> None:
-            try:
-                await connection.serve()
-            finally:
-                self._connections.discard(connection)
-
-        self._tasks.start_soon(own)
-
-    async def _reap_orphans(self) -> None:
-        try:
-            count = await reap_orphans()
-        except OSError as error:
-            logger.warning("could not look for processes of earlier bridges: %s", error)
-            return
-        if count:
-            logger.warning("ended %d processes that an earlier bridge had left behind", count)
+        for upstream_server in self._servers.values():
+            upstream_server.roots_changed()

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import anyio
 import anyio.to_thread
 
 from bridge.descriptor_reader import Reader

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,11 +18,13 @@ from typing import Literal, TypeVar, get_args
 
 import anyio
 from mcp import ClientSession, MCPError
-from mcp.types import RootsListChangedNotification
+from mcp.types import ListRootsResult, RootsListChangedNotification
+from pydantic import ValidationError
 
 from bridge.errors import (
     BridgeError,
     CallDeniedError,
+    CannotAskError,
     LoginRequiredError,
     ToolCallError,
     UpstreamError,
@@ -38,6 +40,7 @@ from bridge.upstream.client_features import (
 from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName, PoolSettings
 from bridge.upstream.failure import LIST_PREFIX, lost_error
 from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
+from bridge.upstream.sharing import Connections, share_key
 
 MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever servers are listed.
 
@@ -110,22 +113,18 @@ _CONNECTION_NUMBERS = itertools.count(1)
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState:
-    """A server as `servers` shows it.
-
-    Attributes:
-        state: "idle" before the first use and after an idle close; "failed" or "login required"
-            after a failed start or a broken connection, until the next request.
-        line: The last stderr line of its process, while it starts.
-        server_info: Its `name` and `version`, the `protocol` revision in use, `about` (its
-            introduction), and `changes`: "tools" if it announces changes of its tools.
-    """
+    """A server as `servers` shows it."""
 
     server: str
+    # "idle" before the first use and after an idle close; "failed" or "login required" after a
+    # failed start or a broken connection, until the next request.
     state: State
     error: str = ""
-    line: str = ""
+    line: str = ""  # The last stderr line of its process, while it starts.
     pid: int | None = None
     tool_count: int | None = None
+    # Its `name` and `version`, the `protocol` revision in use, `about` (its introduction), and
+    # `changes`: "tools" if it announces changes of its tools.
     server_info: Mapping[str, str] = field(default_factory=dict)
     restarts: int = 0
 
@@ -133,19 +132,18 @@ class ServerState:
 class UpstreamServer:
     """One server. Requests may come from any task and be cancelled at any time."""
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        pool: PoolSettings,
-        start_task: Callable[[Connection], None],
-    ) -> None:
+    def __init__(self, spec: ServerSpec, pool: PoolSettings, connections: Connections) -> None:
         self.spec = spec
-        self._pool, self._start_task = pool, start_task
+        self._pool, self._connections = pool, connections
+        self._share_key = share_key(spec, pool) if connections.are_shared else ""
         self.call_timeout = spec.call_timeout or pool.call_timeout
         self._prepare = partial(requests.prepare, spec.name, max_bytes=pool.max_message_bytes)
         self._permitting = anyio.Lock()
-        self._sharing = anyio.Lock()
         self._connection: Connection | None = None
+        # The client's roots, once a server asked for them, and the equal ones that it was given.
+        self._roots: list[str] | None = None
+        self._agreed: list[str] | None = None
+        self._client: Hashable = None  # The client of the last call.
         self._closed = False
         self._connections_made = 0
         self._connection_number = 0
@@ -188,10 +186,7 @@ class UpstreamServer:
     def close(self, *, drain: bool) -> None:
         self._closed = True
         if self._connection is not None:
-            if drain:
-                self._connection.retire()
-            else:
-                self._connection.stop()
+            self._connections.leave(self._connection, self.lists_changed, drain=drain)
 
     def forget(self, *lists: ListName) -> None:
         """Drop the cached lists of tools, of resources and their templates, or of prompts."""
@@ -202,7 +197,12 @@ class UpstreamServer:
         for kind in [kind for kind in self._offers if LISTS[kind].capability in lists]:
             del self._offers[kind]
 
-    def _handle_changed_lists(self, *lists: ListName) -> None:
+    def roots_changed(self) -> None:
+        self._agreed = None
+        if self._connection is not None and len(self._connection.users) == 1:
+            self._connection.roots_shared = False
+
+    def lists_changed(self, *lists: ListName) -> None:
         self.forget(*lists)
         # A change of a list that was never requested concerns no caller.
         listed = self._connection is not None and self._connection.listings > 0
@@ -332,7 +332,7 @@ class UpstreamServer:
         seconds = self.call_timeout if timeout is None else timeout
         call = self._prepare("tools/call", f"tool {tool!r}", tool, arguments, seconds)
         result = await self._send_and_resolve(call)
-        if self._connection is not None and self._connection.rootless:
+        if self._connection is not None and self._connection.given_roots == []:
             explain_missing_roots(result)
         return result
 
@@ -380,44 +380,63 @@ class UpstreamServer:
             async with self._permitting:
                 if not self._is_up():
                     await self._pool.admission.permit(self.spec)
+        if caller := current_caller():
+            self._client = caller.client
         connection = self._current()
+        while share_roots:
+            # Taking the lock yields to the event loop, so a call takes it only if needed.
+            unshared = connection.sharing.locked() or not connection.roots_shared
+            if connection.roots is None and unshared:
+                async with self._ready(connection, patient=patient):
+                    pass
+                # One client after the other: a server does not say whose roots it wants.
+                async with connection.sharing, self._ready(connection, patient=patient):
+                    await self._share_roots(connection)
+            if await self._has_own_roots(connection):
+                break
+            self._connections.leave(connection, self.lists_changed, drain=True)
+            self._connection = None
+            connection = self._current()
+        async with self._ready(connection, patient=patient):
+            yield connection
+
+    @asynccontextmanager
+    async def _ready(self, connection: Connection, *, patient: bool) -> AsyncIterator[None]:
         with connection.use():
             if not connection.ready.is_set():
                 await connection.wait_ready(patient=patient)
             if connection.failure is not None:
                 # Waiting tasks share one failure. Each raises it without others' frames.
                 raise connection.failure.with_traceback(None)
-            # Taking the lock yields to the event loop, so a call takes it only if needed.
-            if share_roots and (self._sharing.locked() or not connection.roots_shared):
-                await self._share_roots(connection)
-            yield connection
+            yield
 
     async def _share_roots(self, connection: Connection) -> None:
         """Give the client's roots to a server that asked for them at its start, before its call."""
-        client = connection.client if connection.roots is None and current_caller() else None
-        if client is None or connection.modern:
+        client = connection.client if current_caller() else None
+        if client is None or connection.modern or connection.roots_shared:
             return
-        async with self._sharing:
-            if connection.roots_shared:
-                return
-            with anyio.move_on_after(PROBE_SECONDS / 4), suppress(Exception):
-                if connection.roots_asked is None:
-                    # A server that asks when it starts does so before it answers this.
-                    await client.list_tools()
-                elif connection.roots_asked.is_set():
-                    connection.roots_asked = anyio.Event()
-                    await client.send_notification(RootsListChangedNotification())
-                if connection.roots_asked is not None:
-                    await connection.roots_asked.wait()
-                    # The server reads the roots before it answers this.
-                    await client.list_tools()
-            connection.roots_shared = True
+        with anyio.move_on_after(PROBE_SECONDS / 4), suppress(Exception):
+            if connection.roots_asked is None:
+                # A server that asks when it starts does so before it answers this.
+                await client.list_tools()
+            elif connection.roots_asked.is_set():
+                connection.roots_asked = anyio.Event()
+                await client.send_notification(RootsListChangedNotification())
+            if connection.roots_asked is not None:
+                await connection.roots_asked.wait()
+                # The server reads the roots before it answers this.
+                await client.list_tools()
+        connection.roots_shared = True
 
     def _is_up(self) -> bool:
         return self._closed or (self._connection is not None and self._connection.usable)
 
     def _current(self) -> Connection:
         before = self._connection
+        is_common = before is not None and before.usable and len(before.users) > 1
+        if before and is_common and before.callers.has_asked_another(self._client):
+            self._connections.leave(before, self.lists_changed, drain=True)
+            self._share_key, before = "", None
         if self._closed:
             raise UpstreamError(
                 f"Server {self.spec.name!r} is closed.",
@@ -438,10 +457,30 @@ class UpstreamServer:
             lost = before.endpoint.transport == "stdio" and before.uses > before.listings
             if lost and (caller := current_caller()) is not None:
                 caller.note_restart(self.spec.name)
-        connection = Connection(self.spec, self._pool, before, self._handle_changed_lists)
-        self._start_task(connection)
+        connection = self._connections.find(self._share_key, self._roots)
+        if connection is None:
+            connection = Connection(self.spec, self._pool, before)
+            connection.expected_roots = self._roots
+            self._connections.start(connection, self._share_key)
+        connection.users[self.lists_changed] = None
         self._connection = connection
         return connection
+
+    async def _has_own_roots(self, connection: Connection) -> bool:
+        """Whether the server has this client's roots, or serves no other client."""
+        given, caller = connection.given_roots, current_caller()
+        if len(connection.users) < 2 or given is None or caller is None or self._agreed is given:
+            return True
+        answer = ListRootsResult(roots=[])
+        with suppress(CannotAskError, ValidationError):
+            wire = await caller.ask(self.spec.name, "roots/list", {})
+            answer = ListRootsResult.model_validate(wire, by_name=False)
+        # Clients name equal directories differently.
+        self._roots = [str(root.uri) for root in answer.roots]
+        if self._roots != connection.given_roots:
+            return False
+        self._agreed = connection.given_roots
+        return True
 
     async def _reconnect(self, failure: UpstreamError) -> UpstreamError:
         """Connect again after a lost session, and return the error of the failed request."""

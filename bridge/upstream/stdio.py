@@ -21,7 +21,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 
-import anyio
 import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
@@ -142,6 +141,7 @@ class StdioEndpoint(Endpoint):
     spec: ServerSpec
     _: KW_ONLY
     environ: Mapping[str, str]
+    cwd: str
     log: ServerLog
     max_message_bytes: int
     containers: launch.Containers = field(default_factory=launch.Containers)
@@ -267,13 +267,16 @@ class StdioEndpoint(Endpoint):
         spec = self.spec
         try:
             empty = self.log.path.with_name("no-project")
-            plan = await launch.plan_launch(spec, self._environ, empty)
+            plan = await launch.plan_launch(spec, self._environ, empty, Path(self.cwd))
             self._hint, tag = plan.hint, process.new_tag()
             labels = {**self.containers.labels(), launch.TREE_LABEL: tag} if self._engine else {}
             argv = launch.label_container(plan.argv, labels)[0]
-            child = process.spawn(argv, environ=plan.environ, cwd=plan.cwd, tag=tag)
+            directory = Path(self.cwd, plan.cwd or "")
+            child = process.spawn(argv, environ=plan.environ, cwd=str(directory), tag=tag)
         except (OSError, ValueError) as error:
-            detail, remedy = launch.explain_spawn_failure(spec, self._environ, error)
+            detail, remedy = launch.explain_spawn_failure(
+                spec, self._environ, error, Path(self.cwd)
+            )
             message = f"Server {spec.name!r} did not start: its command cannot be run."
             raise ServerStartError(
                 message, server=spec.name, host_detail=detail, remedy=remedy

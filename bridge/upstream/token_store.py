@@ -19,7 +19,6 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import anyio
 import anyio.to_thread
 import httpx2
 from pydantic import TypeAdapter, ValidationError
@@ -109,8 +108,7 @@ _STORED_LOGIN = TypeAdapter(_StoredLogin)
 
 
 def key_of(spec: ServerSpec) -> Key:
-    parsed = httpx2.URL(spec.url)
-    address = parsed.copy_with(userinfo=b"", query=None, fragment=None)
+    address = httpx2.URL(spec.url).copy_with(userinfo=b"", query=None, fragment=None)
     # With variables put in: they may choose the account.
     definition = replace(spec, templates={}).definition
     return Key(server=spec.name, address=str(address), definition=definition)
@@ -259,8 +257,7 @@ class TokenStore:
         path = self.path(key)
         try:
             # It must neither block at a pipe nor follow links.
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(path, flags)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         except OSError as error:

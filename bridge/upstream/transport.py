@@ -95,8 +95,7 @@ class Refusal:
         # The SDK reads the fields of some errors' data.
         fields = data if isinstance(data, Mapping) else {_DATA: data}
         given = {**given, "data": {**fields, _KEY: asdict(self)}}
-        answer = {"jsonrpc": "2.0", "id": request_id, "error": given}
-        return json.dumps(answer).encode()
+        return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": given}).encode()
 
 
 def refusal_in(error: MCPError) -> tuple[Refusal | None, Json]:

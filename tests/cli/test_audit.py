@@ -180,7 +180,7 @@ def test_on_a_terminal_a_call_is_one_line_and_no_name_is_broken(
     anyio.run(record)
     commands = Commands(tmp_path, capsys)
     assert "no answer" in commands("show", RUN)[1].splitlines()[1]
-    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, 24)))
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     for words in (("show", RUN), ("stats", "--by", "tool")):
         lines = re.sub(r"\x1b\[\d*m", "", commands(*words)[1]).splitlines()

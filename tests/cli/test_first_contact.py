@@ -38,6 +38,7 @@ class Newcomer:
 
     def say(self, *words: str) -> subprocess.CompletedProcess[str]:
         paths = {"PATH": str(self.home / "bin"), "PYTHONPATH": self.library}
+        paths["MCP_BRIDGE_BACKGROUND"] = "off"
         done = subprocess.run(
             (sys.executable, "-m", "bridge", *words),
             cwd=self.home / "work",

@@ -15,9 +15,17 @@ from typing import NoReturn
 
 import pytest
 
+from bridge.background.front import serves
 from bridge.cli import main as cli
-from bridge.cli.app import COMMANDS, describe_command, make_command, read_words
-from bridge.cli.line import Invocation, handler_of, simple_invocation, with_default
+from bridge.cli.app import (
+    COMMANDS,
+    SERVE,
+    Invocation,
+    describe_command,
+    handler_of,
+    make_command,
+    read_words,
+)
 from bridge.cli.output import is_drawn
 from bridge.cli.run import exit_status, show
 from bridge.model import Finding, RunResult, Usage
@@ -38,12 +46,12 @@ def python(code: str) -> str:
         ("main", ["mcp", "docker"]),
         ("kept", ["mcp", "bridge.runs"]),
         # Backends are imported when one is tried, and encoders by those who ask for them.
-        ("serve", ["docker", "requests", "urllib3", "toon_format", "jsonschema", "h11"]),
-        ("serve", ["sqlalchemy", "bridge.sandbox.container", "bridge.cli.doctor"]),
+        ("serve", ["docker", "requests", "urllib3", "toon_format", "jsonschema"]),
+        ("serve", ["sqlalchemy", "bridge.sandbox.container.backend", "bridge.cli.doctor"]),
         ("serve", ["bridge.sandbox.process.backend"]),
     ],
 )
-def test_a_command_imports_only_what_its_first_answer_needs(module: str, spared: list[str]) -> None:
+def test_a_command_imports_only_what_its_first_output_needs(module: str, spared: list[str]) -> None:
     code = f"import sys, bridge.cli.{module}; print([n for n in {spared} if n in sys.modules])"
     assert python(code) == "[]"
 
@@ -53,7 +61,7 @@ def test_garbage_collection_pauses_during_imports_only() -> None:
 import gc
 from bridge.cli import main
 before = gc.get_freeze_count()
-with main._frozen_imports():
+with main.frozen_imports():
     main.handler_of("serve:serve")
 print(gc.isenabled(), gc.get_freeze_count() > before)
 """
@@ -84,6 +92,7 @@ def test_help_has_colours_on_a_terminal_that_allows_them(monkeypatch: pytest.Mon
         (["servers", "--memory", "lots"], "error: --memory: 'lots' is not a size"),
         (["audit", "tail", "-n", "x"], "-n"),
         (["run", "--timeout"], "'--timeout' requires an argument"),
+        (["run", "-c", "1", "--timeout", "soon"], "Input should be a valid number"),
     ],
 )
 def test_a_mistake_is_status_2_and_names_the_nearest_word(
@@ -166,24 +175,31 @@ def test_repeated_words_are_all_taken() -> None:
         (["serve", "--http", "[::1]:80", "--sources", "-a,-b"], {"sources": "-a,-b"}, "[::1]:80"),
     ],
 )
-def test_both_readers_agree(words: list[str], flags: dict[str, str], http: str | None) -> None:
-    simple = simple_invocation(words)
-    assert simple is not None
-    assert simple == read_words(with_default(words))
-    assert (simple.flags, simple.arguments["http"]) == (flags, http)
+def test_words_without_a_command_serve(
+    words: list[str], flags: dict[str, str], http: str | None
+) -> None:
+    read = read_words(words)
+    assert isinstance(read, Invocation)
+    assert (read.handler, read.flags, read.arguments["http"]) == (SERVE, flags, http)
 
 
-def test_all_other_words_are_for_typer() -> None:
-    for line in ("run -c 1", "--help", "serve --help", "serve x", "--memory", "serves"):
-        assert simple_invocation(line.split()) is None
+def test_only_what_serves_on_stdio_needs_the_background_bridge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.isatty", lambda _: False)
+    lines = ("", "serve", "--runtime docker", "serve --memory=1g")
+    others = ("run -c 1", "--help", "serve -h", "-V", "serve --http :1", "--no-token", "serves")
+    assert [line for line in (*lines, *others) if serves(line.split())] == [*lines]
+    monkeypatch.setenv("_MCP_CODE_BRIDGE_COMPLETE", "complete_bash")
+    assert not serves([])
 
 
-def test_serving_imports_neither_typer_nor_rich(tmp_path: Path) -> None:
+def test_serving_does_not_import_rich(tmp_path: Path) -> None:
     code = """
 import sys
 from bridge.cli import main
 status = main.main(["--state-dir", sys.argv[1], "--runtime", "/no/such/podman"])
-print(status, [name for name in ("typer", "rich") if name in sys.modules], file=sys.stderr)
+print(status, [name for name in ("rich",) if name in sys.modules], file=sys.stderr)
 """
     client = {"capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     params = {"protocolVersion": "2025-06-18", **client}
@@ -278,7 +294,7 @@ def test_only_a_closed_reader_is_no_error(
     def fail(*_: object) -> NoReturn:
         raise group
 
-    monkeypatch.setattr(cli, "simple_invocation", fail)
+    monkeypatch.setattr(cli, "read_words", fail)
     monkeypatch.setattr("os.dup2", lambda *_: None)
     with nullcontext() if unheard else pytest.raises(BaseExceptionGroup):
         assert cli.main(["version"]) == 1

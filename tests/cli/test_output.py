@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -36,14 +35,13 @@ from bridge.cli.output import (
 from bridge.errors import UsageError
 from bridge.event_loop import logged_as
 from tests.audit_rig import FakeClock
+from tests.background.rig import Person
 from tests.cli.desk import TerminalOutput, desk, read_until
 from tests.discovery.writing import write
 
 pytestmark = pytest.mark.guarantee("terminal-escapes", "terminal-questions")
 
 COMMANDS = Path(output.__file__).parent
-
-COMMAND = Path(sys.executable).with_name("mcp-code-bridge")
 
 SERVER = r"""
 import json, sys
@@ -86,22 +84,8 @@ def bridge(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         "fine": {"command": sys.executable, "args": ["-c", SERVER]},
     }
     write(home / ".claude.json", {"mcpServers": servers})
-    environ = {
-        "HOME": str(home),
-        "PATH": os.environ["PATH"],
-        "MCP_BRIDGE_RUNTIME": "/no/such/podman",
-        "MCP_BRIDGE_WARM": "0",
-    }
-    return subprocess.run(
-        [str(COMMAND), *arguments],
-        env=environ,
-        cwd=home,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    variables = {"MCP_BRIDGE_BACKGROUND": "off", "MCP_BRIDGE_RUNTIME": "/no/such/podman"}
+    return Person(home, variables).command(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +159,7 @@ def test_a_pipe_gets_unchanged_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_all_commands_print_through_one_module() -> None:
-    printing = re.compile(r"\bprint\(|sys\.std(out|err)\.write|json\.dumps\(.*\bwrite_out")
+    printing = re.compile(r"\bprint\(|\bstd(out|err)(\(\))?\.write|json\.dumps\(.*\bwrite_out")
     texts = {path.name: path.read_text("utf-8") for path in COMMANDS.glob("*.py")}
     # app.py has an example of a program; serve.py prints its own address.
     printers = {name for name, text in texts.items() if printing.search(text)}

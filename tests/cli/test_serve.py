@@ -20,6 +20,7 @@ from bridge.server.app import error_server
 from bridge.settings import Settings, load
 from tests import record
 from tests.engine_rig import WORKSHOP
+from tests.processes import processes
 from tests.waiting import until
 
 
@@ -95,16 +96,8 @@ def configure(project: Path, **marks: str) -> None:
     fresh.replace(project / ".claude.json")
 
 
-def processes(mark: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            lines = (entry / "environ").read_bytes().split(b"\0") if entry.name.isdigit() else []
-        except OSError:
-            continue
-        if f"MARK={mark}".encode() in lines:
-            found.append(int(entry.name))
-    return found
+def server_processes(mark: str) -> dict[int, str]:
+    return processes(variable=f"MARK={mark}")
 
 
 async def text_of(client: Client, code: str) -> str:
@@ -121,6 +114,7 @@ async def test_an_edit_reaches_the_client_and_disturbs_nothing(tmp_path: Path, m
     environ = {
         "HOME": str(tmp_path),
         "PATH": os.environ["PATH"],
+        "MCP_BRIDGE_BACKGROUND": "off",
         "MCP_BRIDGE_RUNTIME": "bubblewrap",
         "MCP_BRIDGE_WARM": "0",
     }
@@ -151,19 +145,19 @@ async def test_an_edit_reaches_the_client_and_disturbs_nothing(tmp_path: Path, m
 
             assert await text_of(client, START_BOTH), log
             assert "mcp_third" not in ((await client.list_tools()).tools[0].description or "")
-            before = processes(stays), processes(first)
+            before = server_processes(stays), server_processes(first)
             assert all(before)
             async with anyio.create_task_group() as runs:
                 runs.start_soon(long_run)
                 configure(tmp_path, stays=stays, changes=second, third=second)
                 await news.wait()
                 assert "mcp_third" in ((await client.list_tools()).tools[0].description or "")
-                await until(lambda: not processes(first))
-                assert processes(stays) == before[0]
+                await until(lambda: not server_processes(first))
+                assert server_processes(stays) == before[0]
                 # The running program waits for this one in the server's memory.
                 said.append(await text_of(client, LONG_RUN))
             assert len(said) == 2
             assert "rror" not in "".join(said)
             assert "2" in await text_of(client, START_BOTH)
-            assert processes(second)
+            assert server_processes(second)
             tasks.cancel_scope.cancel()

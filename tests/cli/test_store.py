@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.desk import Cli
-from tests.postgresql import VARIABLE, Server, url_for
+from tests.postgresql import VARIABLE, Server, address
 
 
 def test_the_limits_of_a_shared_store_are_shown_and_set(
     home: Path, cli: Cli, postgresql: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, postgresql.url())
-    url = url_for(home)
-    assert url is not None
+    url = address(home)
     monkeypatch.setenv("MCP_BRIDGE_STORE", url.text)
     status, out, _ = cli("store", "limits", "--set", "--json")
     assert status == 0

@@ -141,18 +141,6 @@ def test_a_discontinued_client_can_lose_the_bridge(machine: Machine, journal: Jo
         targets(writer_for("roo"), "user", machine)
 
 
-def test_a_link_stays_a_link(machine: Machine, journal: Journal, tmp_path: Path) -> None:
-    target = _one("cursor", machine)
-    real = write(tmp_path / "dotfiles" / "mcp.json", {})
-    target.path.parent.mkdir()
-    target.path.symlink_to(real)
-    install(target, journal)
-    assert target.path.is_symlink()
-    assert NAME in json.loads(real.read_bytes())["mcpServers"]
-    uninstall(machine, journal)
-    assert (target.path.is_symlink(), real.read_bytes()) == (True, b"{}")
-
-
 def test_a_second_install_still_returns_the_first_file(machine: Machine, journal: Journal) -> None:
     target = _one("cursor", machine)
     install(target, journal)

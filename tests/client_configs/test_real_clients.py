@@ -69,6 +69,7 @@ class Home:
             "HOME": str(place),
             "TMPDIR": str(place / "tmp"),
             "PATH": os.pathsep.join([str(programs), str(SCRIPTS), os.defpath]),
+            "MCP_BRIDGE_BACKGROUND": "off",
             **dict.fromkeys(("CI", "DISABLE_AUTOUPDATER"), "1"),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "GEMINI_CLI_TRUST_WORKSPACE": "true",

@@ -113,7 +113,7 @@ class Client:
 
     def environ(self, setting: Setting) -> dict[str, str]:
         temporary = setting.home / "tmp"
-        temporary.mkdir()
+        temporary.mkdir(exist_ok=True)
         return {
             "HOME": str(setting.home),
             "TMPDIR": str(temporary),
@@ -126,7 +126,7 @@ class Client:
 
     def run(self, setting: Setting) -> str:
         """Let it do what its model says until that is done; return all that it printed."""
-        setting.project.mkdir(parents=True)
+        setting.project.mkdir(parents=True, exist_ok=True)
         start = self.start(setting)
         environ = {"CI": "1", "NO_COLOR": "1", **self.environ(setting), **start.environ}
         done = subprocess.run(

@@ -99,6 +99,7 @@ def bridge_environ(home: Path, servers: Mapping[str, Json]) -> dict[str, str]:
         "MCP_BRIDGE_SOURCES": ",".join(f"-{name}" for name in SOURCE_IDS),
         "MCP_SERVERS_CONFIG": str(listed),
         "MCP_BRIDGE_RUNTIME": "bubblewrap",
+        "MCP_BRIDGE_BACKGROUND": "off",
         "MCP_BRIDGE_LOG_LEVEL": "ERROR",
     }
 

@@ -112,16 +112,3 @@ def listener() -> Iterator[int]:
         server.bind(("127.0.0.1", 0))
         server.listen(8)
         yield int(server.getsockname()[1])
-
-
-def processes(mark: str) -> list[str]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            if mark in line:
-                found.append(line)
-    return found

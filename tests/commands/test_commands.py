@@ -31,11 +31,11 @@ from tests.commands.command_rig import (
     SECRET,
     Place,
     listener,
-    processes,
     run,
     run_peek,
 )
 from tests.contract.rig import ordinary_user, usable_python
+from tests.processes import processes
 from tests.raised import raises_code
 from tests.waiting import until
 
@@ -258,7 +258,7 @@ async def test_one_deadline_ends_all_stages_and_leaves_nothing(there: Place) -> 
         result = await run(commands, *stages, timeout=1.0)
         assert (result.status, result.reason) == ("timeout", "timeout")
         assert "stage 1 of 3" in result.summary
-        assert processes(mark) == []
+        assert not processes(mark)
         early = await run(commands, ["tail", "-f", "a.txt"], ["cat"], timeout=4.0)
     assert early.status == "timeout"
     assert early.stdout == "hello\nworld\n"
@@ -270,9 +270,11 @@ async def test_a_cancelled_command_leaves_nothing(there: Place) -> None:
     async with Commands(there.settings(executables=TOOLS)) as commands:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, commands, ["sleep", mark], ["sleep", mark])
-            await until(lambda: sum(line.startswith("sleep") for line in processes(mark)) == 2)
+            await until(
+                lambda: sum(line.startswith("sleep") for line in processes(mark).values()) == 2
+            )
             tasks.cancel_scope.cancel()
-        assert processes(mark) == []
+        assert not processes(mark)
         result = await run(commands, ["cat"], stdin="next")
     assert result.stdout == "next"
 

@@ -18,8 +18,9 @@ from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from tests.contract.programs import ECHO, echoes, on, spec
 from tests.contract.rig import EngineSet, extend_configuration, own_service
+from tests.processes import processes
 from tests.raised import raises_code
-from tests.sandbox.process.rig import read_all, with_argument
+from tests.sandbox.process.rig import read_all
 
 pytestmark = pytest.mark.podman
 
@@ -34,7 +35,7 @@ async def test_a_service_that_dies_is_started_again(engines: EngineSet, tmp_path
     async with on(engine, tmp_path) as backend:
         await echoes(backend)
         async with backend.launch(spec(ECHO)) as sandbox:
-            for pid in with_argument(f"unix://{tmp_path}/podman-"):
+            for pid in processes(f"unix://{tmp_path}/podman-"):
                 os.kill(pid, signal.SIGKILL)
             with suppress(BridgeError):
                 await read_all(sandbox)

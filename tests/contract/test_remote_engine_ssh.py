@@ -22,6 +22,7 @@ from bridge.settings import Settings, load
 from tests.contract.programs import ECHO, echoes, on, spec
 from tests.contract.rig import Engine, EngineSet
 from tests.engine_rig import ListFinder, workshop
+from tests.processes import processes
 from tests.sandbox.process.rig import exists
 from tests.ssh_rig import SshServer, ssh_server
 from tests.waiting import until, until_exists
@@ -67,15 +68,7 @@ async def opened(
 
 
 def forwards(directory: Path) -> list[int]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = entry.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"-L" in words and any(word.startswith(os.fsencode(directory)) for word in words):
-            found.append(int(entry.parent.name))
-    return found
+    return [number for number, line in processes(f" {directory}").items() if " -L " in line]
 
 
 @pytest.mark.podman

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,20 @@ def engine_name(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.fixture(params=["off", pytest.param("on", marks=pytest.mark.full)])
+def background(request: pytest.FixtureRequest) -> str:
+    """Whether the user's clients share a background bridge."""
+    value: str = request.param
+    return value
+
+
 @pytest.fixture
-def user(tmp_path: Path, engine_name: str) -> User:
+def user(tmp_path: Path, engine_name: str, background: str) -> Iterator[User]:
     for name in ("home", "project"):
         (tmp_path / name).mkdir()
     (tmp_path / "home" / "run").mkdir(mode=0o700)
-    somebody = User(home=tmp_path / "home", project=tmp_path / "project", engine=engine_name)
+    home, project = tmp_path / "home", tmp_path / "project"
+    somebody = User(home=home, project=project, engine=engine_name, background=background)
     somebody.configure()
-    return somebody
+    yield somebody
+    somebody.end_background()

@@ -18,6 +18,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.types import CallToolResult
 
+from tests.processes import processes
 from tests.record import record_of
 from tests.record import text_of as text_of
 
@@ -47,6 +48,7 @@ class User:
     home: Path
     project: Path
     engine: str
+    background: str = "off"
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     bridges: set[int] = field(default_factory=set)
 
@@ -83,6 +85,7 @@ class User:
         return {
             **os.environ,
             "HOME": str(self.home),
+            "MCP_BRIDGE_BACKGROUND": self.background,
             "MCP_BRIDGE_RUNTIME": self.engine,
             "XDG_STATE_HOME": str(self.home / "state"),
             "XDG_RUNTIME_DIR": str(self.home / "run"),
@@ -99,7 +102,7 @@ class User:
         )
         with (self.home / "bridge.log").open("a") as log:
             async with Client(stdio_client(parameters, errlog=log), mode=mode) as client:
-                self.bridges.update(processes_with(f"HOME={self.home}"))
+                self.bridges.update(processes(variable=f"HOME={self.home}"))
                 yield client
 
     def command(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -120,9 +123,20 @@ class User:
                 process.kill()
             return subprocess.CompletedProcess(command, process.returncode, out, err)
 
+    def background_bridges(self) -> list[int]:
+        """Return the ids of this user's background bridges."""
+        return list(processes("bridge.background", variable=f"HOME={self.home}"))
+
+    def end_background(self) -> None:
+        """End the background bridges, with their servers and sandboxes."""
+        if self.background == "on":
+            done = self.command("background", "stop")
+            assert done.returncode == 0, done.stderr
+            assert not self.background_bridges()
+
     def server_processes(self) -> list[str]:
         """Return the command lines of this user's servers and of all that they started."""
-        return list(processes_with(f"MARK={self.mark}").values())
+        return list(processes(variable=f"MARK={self.mark}").values())
 
     def containers(self) -> list[str]:
         """Return the ids of the containers, dead or alive, of the bridges of this user."""
@@ -130,21 +144,8 @@ class User:
 
     def servers_running(self) -> int:
         """Return how many server processes there are, without what they started."""
-        processes = self.server_processes()
-        return sum("mcp-server-" in command or WORKSHOP.name in command for command in processes)
-
-
-def processes_with(variable: str) -> dict[int, str]:
-    """Return the processes with a variable in their environment, and their command lines."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            variables = (entry / "environ").read_bytes().split(b"\0")
-            if entry.name.isdigit() and os.fsencode(variable) in variables:
-                found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
-        except OSError:
-            continue
-    return found
+        commands = self.server_processes()
+        return sum("mcp-server-" in command or WORKSHOP.name in command for command in commands)
 
 
 def containers(engine: str, owner: int) -> list[str]:

@@ -11,6 +11,8 @@ import pytest
 from mcp import Client, MCPError
 
 from tests.e2e.rig import BRIDGE, PATIENCE_SECONDS, User, containers, document_of, text_of
+from tests.processes import processes
+from tests.security.rig import groups
 from tests.session_rig import saved_sessions
 from tests.waiting import until, until_exists
 
@@ -37,20 +39,11 @@ def engine_name(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def _processes(mark: str) -> list[str]:
-    """Return the ids of the processes whose command line has a mark."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and mark.encode() in (entry / "cmdline").read_bytes():
-                found.append(entry.name)
-        except OSError:
-            continue
-    return found
-
-
-def _bridge() -> int:
-    """Return the id of the only bridge that this process has started."""
+def _bridge(user: User) -> int:
+    """Return the id of the only bridge that serves the user."""
+    if user.background == "on":
+        [number] = user.background_bridges()
+        return number
     own = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     [bridge] = [
         pid
@@ -60,8 +53,8 @@ def _bridge() -> int:
     return int(bridge)
 
 
-def _groups(bridge: int) -> list[Path]:
-    return list(Path("/sys/fs/cgroup").rglob(f"mcp-code-bridge_{bridge}_*"))
+def _groups(bridge: int) -> list[str]:
+    return groups(f"mcp-code-bridge_{bridge}_")
 
 
 async def _run(client: Client, code: str) -> dict[str, object]:
@@ -90,15 +83,15 @@ async def test_a_session_survives_its_bridge_as_it_was_after_its_last_whole_run(
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(held, client)
                 await until_exists(started)
-                assert _processes(user.mark)
+                assert processes(user.mark)
                 assert saved_sessions(state) == 1
-                bridge = _bridge()
+                bridge = _bridge(user)
                 if user.engine == "podman":
                     assert len(containers(user.engine, bridge)) == 1
                 else:
                     assert _groups(bridge)
                 os.kill(bridge, signal.SIGKILL)
-        await until(lambda: not _processes(user.mark) and not user.server_processes())
+        await until(lambda: not processes(user.mark) and not user.server_processes())
         async with user.client(MCP_BRIDGE_WARM="0") as client:
             again = await _run(client, GO_ON)
             assert again["result"] == [42, "kept"]
@@ -110,7 +103,10 @@ async def test_a_session_survives_its_bridge_as_it_was_after_its_last_whole_run(
             await until(lambda: not _groups(bridge))
             if user.engine == "podman":
                 await until(lambda: not containers(user.engine, bridge))
-                assert len(containers(user.engine, _bridge())) == 1
+                assert len(containers(user.engine, _bridge(user))) == 1
+        user.end_background()
         await until(lambda: user.engine == "bubblewrap" or not user.containers())
         files = [path.name for path in (user.home / "run").rglob("*") if not path.is_dir()]
+        # A lock stays: another process may wait for it.
+        files = [name for name in files if not name.endswith(".lock")]
         assert [name for name in files if not name.startswith("seccomp-")] == []

@@ -14,8 +14,8 @@ import pytest
 from mcp import Client, MCPError
 
 from tests.e2e.fleet_rig import Fleet, balanced, fleet
-from tests.e2e.rig import document_of, processes_with, text_of
-from tests.postgresql import Server
+from tests.e2e.rig import document_of, text_of
+from tests.processes import processes
 from tests.server.pipe_rig import hello
 from tests.waiting import until, until_exists
 
@@ -193,28 +193,6 @@ async def test_what_needs_its_replica_is_refused_by_name_elsewhere(tmp_path: Pat
             assert made.writes() == {"early": 1}
 
 
-@pytest.mark.slow
-async def test_a_rolling_update_loses_no_session_between_runs(
-    tmp_path: Path, each_database: str
-) -> None:
-    names = ("a", "b")
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with fleet(tmp_path, *names) as made, balanced(made) as url:
-            async with Client(url, mode="2026-07-28") as client:
-                sessions = [
-                    (await run(client, f"seen = [{number}]", session="work"))["session"]["id"]
-                    for number in range(3)
-                ]
-                for turn in range(1, 5):
-                    if turn in (2, 3):
-                        await made.bridges[names[turn - 2]].end()
-                        await made.start(names[turn - 2])
-                    for number, session in enumerate(sessions):
-                        seen = await value(client, f"seen.append({turn}); seen", session=session)
-                        assert seen == [number, *range(1, turn + 1)]
-            assert set(made.outcomes().values()) == {1}
-
-
 async def _kill_in_turn(made: Fleet, done: anyio.Event, seconds: float) -> None:
     turn = 0
     while not done.is_set():
@@ -257,20 +235,19 @@ async def killed_under_load(tmp_path: Path, runs: int, seconds: float, **setting
         for bridge in made.bridges.values():
             await bridge.end()
     # Neither a server nor a sandbox of those that were killed.
-    await until(lambda: not processes_with(f"HOME={tmp_path}"))
+    await until(lambda: not processes(variable=f"HOME={tmp_path}"))
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("each_database", "runs"),
+    [
+        pytest.param("sqlite", 40, marks=pytest.mark.slow),
+        pytest.param("postgresql", 500, marks=pytest.mark.full),
+    ],
+    indirect=["each_database"],
+)
 async def test_replicas_that_are_killed_under_load_leave_one_end_for_each_run(
-    tmp_path: Path,
-) -> None:
-    with anyio.fail_after(PATIENCE_SECONDS):
-        await killed_under_load(tmp_path, 40, 3.0)
-
-
-@pytest.mark.full
-async def test_replicas_that_are_killed_for_long_leave_one_end_for_each_run(
-    tmp_path: Path, postgresql: Server
+    tmp_path: Path, each_database: str, runs: int
 ) -> None:
     with anyio.fail_after(10 * PATIENCE_SECONDS):
-        await killed_under_load(tmp_path, 500, 4.0)
+        await killed_under_load(tmp_path, runs, 3.0)

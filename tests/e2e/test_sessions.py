@@ -38,39 +38,17 @@ async def test_many_runs_with_two_servers_succeed_and_leave_nothing(
                 assert document["servers"] == ["time", "git"]
                 assert document["isolation"]["backend"] == user.engine
             assert user.servers_running() == 2
+    user.end_background()
     await until(lambda: not user.server_processes())
     await until(lambda: not user.containers())
 
 
-ENDS = [
-    ("while True: pass", "timeout", "timeout"),
-    ("x = b'a' * 10**9", "error", "oom"),
-    ("import ctypes; ctypes.string_at(0)", "error", "crash"),
-    ("import os; os._exit(0)", "error", "exit"),
-    ("import sys; sys.exit(3)", "error", "exit"),
-    ("raise SystemExit", "success", None),
-    ("1 +", "validation_error", "validation"),
-]
-"""Programs, and what their results have to say."""
-
-AFTER = "print('é漢\U0001f600ß')"
-
-
 @pytest.mark.slow
-@pytest.mark.every_case
-async def test_every_end_has_its_name_and_the_next_run_works(user: User) -> None:
+async def test_text_of_any_language_is_whole_whatever_the_bridge_s_locale_is(user: User) -> None:
     with anyio.fail_after(PATIENCE_SECONDS):
         async with user.client(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0") as client:
-            for code, status, reason in ENDS:
-                # Time enough for every other end, on a busy machine too.
-                seconds = 2 if reason == "timeout" else 60
-                arguments = {"code": f"print('before')\n{code}", "timeout": seconds}
-                document = document_of(await client.call_tool("run_python", arguments))
-                assert (document["status"], document.get("reason")) == (status, reason), document
-                if status != "validation_error":
-                    assert document["stdout"] == ["before"], document
-                after = await client.call_tool("run_python", {"code": AFTER})
-                assert document_of(after).get("stdout") == ["é漢\U0001f600ß"], (code, after)
+            printed = await client.call_tool("run_python", {"code": "print('é漢\U0001f600ß')"})
+    assert document_of(printed)["stdout"] == ["é漢😀ß"]
 
 
 async def test_a_client_that_disappears_in_a_run_leaves_nothing(user: User, tmp_path: Path) -> None:
@@ -81,5 +59,6 @@ async def test_a_client_that_disappears_in_a_run_leaves_nothing(user: User, tmp_
             tasks.start_soon(client.call_tool, "run_python", {"code": code})
             await until_exists(started)
             tasks.cancel_scope.cancel()
+    user.end_background()
     await until(lambda: not user.server_processes())
     await until(lambda: not user.containers())

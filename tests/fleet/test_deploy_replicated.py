@@ -7,7 +7,6 @@ import urllib.error
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import quote
 
 import anyio
 import httpx2
@@ -26,7 +25,7 @@ from tests.fleet.deploy_rig import (
     value,
 )
 from tests.fleet.rig import BRIDGE, NAMESPACE, wait_until
-from tests.postgresql import PASSWORD, ROLE, Server
+from tests.postgresql import LOGIN, Server
 
 HOLD = """
 await mcp_keeper.keep(id='before')
@@ -55,8 +54,7 @@ def replicated(
     place = tmp_path_factory.mktemp("volume")
     cluster.kubectl("apply", "-f", "-", stdin=VOLUME % ("ReadWriteMany", place))
     with forwarded(postgresql_server.port) as port:
-        login = f"{ROLE}:{quote(PASSWORD, safe='')}"
-        store = f"postgresql://{login}@{HOST}:{port}/deployed"
+        store = f"postgresql://{LOGIN}@{HOST}:{port}/deployed"
         with applied(cluster, "replicated", directory, settings=SETTINGS, store=store) as deployed:
             deployed.until_ready(2)
             yield deployed

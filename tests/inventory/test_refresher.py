@@ -33,7 +33,7 @@ from bridge.upstream.server import UpstreamServer
 from tests.engine_rig import WORKSHOP, ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 from tests.inventory.rig import open_servers, raw, starts
-from tests.waiting import PATIENCE_SECONDS, until, until_exists
+from tests.waiting import until, until_exists
 
 
 def remember(directory: Path, spec: ServerSpec, age: float, tool: str = "old_tool") -> None:
@@ -444,13 +444,3 @@ async def test_servers_of_torn_files_give_way_and_of_deleted_files_go(tmp_path: 
         await servers.refresh()
         assert servers.names() == ()
         assert str(other) in str(servers.discovery.warnings)
-
-
-async def test_refresh_waits_for_the_first_configuration(tmp_path: Path) -> None:
-    pool = Pool((), log_dir=tmp_path, environ={})
-    servers = Servers(ListFinder(workshop()), pool, ToolCache(Store(tmp_path)), eager=False)
-    async with servers:
-        assert servers.names() == ()
-        with anyio.fail_after(PATIENCE_SECONDS):
-            await servers.refresh()
-        assert servers.names() == ("work-shop",)

@@ -133,26 +133,3 @@ async def test_a_server_of_the_older_sdk_over_event_streams_is_listed_called_and
 def _answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-async def test_the_memory_server_remembers(
-    settings: Settings, backend: FakeBackend, tmp_path: Path
-) -> None:
-    script = NPM / "node_modules" / "@modelcontextprotocol" / "server-memory" / "dist" / "index.js"
-    assert script.exists(), f"there is no {script}; run scripts/peers node"
-    spec = _spec(NODE, script, env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")})
-    code = """
-import json
-fact = {"name": "sky", "entityType": "thing", "observations": ["blue"]}
-await mcp_peer.create_entities(entities=[fact])
-try:
-    await mcp_peer.add_observations(observations=[{"entityName": "sea", "contents": ["wet"]}])
-except runtime.MCPError as error:
-    said = str(error)
-graph = await mcp_peer.read_graph()
-print(json.dumps([[each["name"] for each in graph["entities"]], said]))
-"""
-    async with _bridge(spec, settings, backend) as client:
-        names, said = await _run(client, code)
-    assert names == ["sky"]
-    assert "sea" in said

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote
 
 import anyio
 import pytest
@@ -17,14 +17,15 @@ from bridge.gate.policy import FlowState
 from bridge.model import Plan, Provenance, Tool, owner_digest
 from bridge.plans import plan_store
 from bridge.plans.plan_store import Plans, StoredPlan
+from bridge.runs import Engine
 from bridge.store import ServerUrl
 from bridge.store.postgresql import ServerStore
 from tests.audit_rig import FakeClock
 from tests.engine_rig import settings_in
-from tests.faulty_proxy import faulty_proxy
+from tests.faulty_proxy import FaultyProxy
 from tests.gate.test_held_calls import ALLOW, call, held
 from tests.plans.plan_rig import THREE, applied, opened, planned
-from tests.postgresql import PASSWORD, ROLE, Server, server, store_at, url_for
+from tests.postgresql import Server, address, server, store_at
 from tests.raised import raises_code
 from tests.recorder_rig import recorded, recorder
 
@@ -166,28 +167,6 @@ async def test_without_the_server_a_plan_is_not_kept_and_none_is_lost(tmp_path: 
         assert kept.plan == plan
 
 
-async def test_a_bridge_makes_the_calls_of_another_bridge_s_plan(
-    tmp_path: Path, postgresql: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with postgresql.connected() as connection:
-        connection.execute("CREATE SCHEMA t_plans")
-    monkeypatch.setenv("MCP_BRIDGE_STORE", postgresql.url("t_plans"))
-    log = tmp_path / "log"
-    homes = [tmp_path / name for name in "ab"]
-    for home in homes:
-        home.mkdir()
-    first, second = (
-        opened(settings_in(home), [recorder("log", log)], tmp_path=home) for home in homes
-    )
-    async with first as one, second as other:
-        _, plan = await planned(one, THREE)
-        result = await applied(other, plan)
-        assert result.status == "success", result
-        with raises_code("unknown_plan", match="it was applied by the run"):
-            await applied(one, plan)
-    assert len(recorded(log)) == 3
-
-
 async def keep(plans: Plans, holds: HeldCalls | None = None, owner: str = "me") -> Plan:
     return await plans.keep(held() if holds is None else holds, owner, run_id="r1")
 
@@ -241,48 +220,40 @@ async def test_all_owners_together_are_bounded_too(tmp_path: Path) -> None:
     assert (len(plans._kept), len(plans._gone)) == (plan_store.MAX_ALL_PLANS, 1_000)
 
 
-async def test_a_plan_that_another_bridge_s_policy_refuses_is_not_used_up(
+async def test_a_bridge_makes_the_calls_of_another_bridge_s_plan_unless_its_policy_refuses_them(
     tmp_path: Path, postgresql: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = url_for(tmp_path)
-    assert url is not None
-    monkeypatch.setenv("MCP_BRIDGE_STORE", url.text)
-    log, denies = (
-        tmp_path / "log",
-        '[[policy.rules]]\nname = "none"\ntool = "create"\naction = "deny"\n',
-    )
-    homes = [tmp_path / name for name in "ab"]
-    for home in homes:
-        home.mkdir()
-    first, second = (
-        opened(settings_in(home), [recorder("log", log)], policy=policy, tmp_path=home)
-        for home, policy in zip(homes, ("", denies), strict=True)
-    )
-    async with first as one, second as other:
+    monkeypatch.setenv("MCP_BRIDGE_STORE", address(tmp_path).text)
+    log, engines = tmp_path / "log", list[Engine]()
+    denies = '[[policy.rules]]\nname = "none"\ntool = "create"\naction = "deny"\n'
+    async with AsyncExitStack() as stack:
+        for name, policy in (("a", ""), ("b", denies), ("c", "")):
+            (home := tmp_path / name).mkdir()
+            made = opened(settings_in(home), [recorder("log", log)], policy=policy, tmp_path=home)
+            engines.append(await stack.enter_async_context(made))
+        one, strict, other = engines
         _, plan = await planned(one, THREE)
         for _ in range(2):
-            assert (await applied(other, plan)).reason == "policy"
+            assert (await applied(strict, plan)).reason == "policy"
         assert recorded(log) == []
-        assert (await applied(one, plan)).status == "success"
+        result = await applied(other, plan)
+        assert result.status == "success", result
+        with raises_code("unknown_plan", match="it was applied by the run"):
+            await applied(one, plan)
     assert len(recorded(log)) == 3
 
 
 async def test_a_plan_whose_commit_is_cut_off_is_taken_once_or_not_at_all(
-    tmp_path: Path, postgresql: Server
+    tmp_path: Path, proxy: FaultyProxy
 ) -> None:
-    direct = url_for(tmp_path)
-    assert direct is not None
-    query = direct.text.rpartition("&")[2]
-    with faulty_proxy(postgresql.port) as proxy:
-        login = f"{ROLE}:{quote(PASSWORD, safe='')}@127.0.0.1:{proxy.port}"
-        distant = ServerStore(tmp_path, ServerUrl(f"postgresql://{login}/postgres?{query}"))
-        far, near = Plans(distant), Plans(store_at(tmp_path))
-        plan = await near.keep(held(), "me", run_id="r1")
-        distant.check()
-        event.listen(distant._engine(), "commit", lambda _: setattr(proxy, "fault", "refuse"))
-        with raises_code("store_unavailable", match="it may have been made"):
-            await far.take(plan.plan_id, "me", run_id="r2")
-        proxy.fault = ""
-        distant.close()
+    distant = ServerStore(tmp_path, address(tmp_path, port=proxy.port))
+    far, near = Plans(distant), Plans(store_at(tmp_path))
+    plan = await near.keep(held(), "me", run_id="r1")
+    distant.check()
+    event.listen(distant._engine(), "commit", lambda _: setattr(proxy, "fault", "refuse"))
+    with raises_code("store_unavailable", match="it may have been made"):
+        await far.take(plan.plan_id, "me", run_id="r2")
+    proxy.fault = ""
+    distant.close()
     taken = await near.take(plan.plan_id, "me", run_id="r3")
     assert taken.plan == plan

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
-import anyio
 import pytest
 
 from bridge.callers.client import MAX_LOGS, RunCaller, is_wanted
@@ -109,35 +108,6 @@ async def test_servers_ask_before_they_give_a_resource_or_a_prompt(
     result = await engine.run(RunRequest(code=code), client)
     assert result.result == ["for Ann", "for Ann"], result.error
     assert [asked["message"].partition("\n")[0] for asked in client.asked] == [f"[{era}] Who?"] * 2
-
-
-@pytest.mark.slow
-async def test_time_stands_still_while_a_question_is_open(engine: Engine) -> None:
-    client: FakeClient
-
-    async def late(params: Mapping[str, Json]) -> Mapping[str, Json]:
-        await until(lambda: any(data == "released" for _, _, data in client.logged))
-        return {"action": "decline"}
-
-    client = FakeClient(answer=late)
-    code = (
-        "import asyncio\n"
-        "async def later():\n"
-        "    await asyncio.sleep(4.5)\n"
-        "    await mcp_asker.release()\n"
-        "answer, _ = await asyncio.gather(mcp_asker.name(), later())\n"
-        "answer"
-    )
-    with anyio.fail_after(60):
-        await _start_asker(engine)
-        result = await engine.run(RunRequest(code=code, timeout=2.0), client)
-    assert (result.status, result.result) == ("success", "decline"), result.summary
-    assert result.usage.wall_ms > 4000
-
-
-async def _start_asker(engine: Engine) -> None:
-    """Have the server running, so that its start takes nothing of a run's time."""
-    await engine.run(RunRequest(code="await mcp_asker.count()"))
 
 
 @pytest.mark.parametrize("server", ["asker", *ERAS])

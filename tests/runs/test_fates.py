@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote
 
 import anyio
 import pytest
@@ -26,9 +25,9 @@ from bridge.store import ServerUrl, schema
 from tests.asker_rig import text_of
 from tests.engine_rig import ListFinder, engine_on, run_program, settings_in
 from tests.fakes.backend import FakeBackend
-from tests.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.faulty_proxy import FaultyProxy
 from tests.plans.plan_rig import applied, planned
-from tests.postgresql import PASSWORD, ROLE, Server, store_at, url_for
+from tests.postgresql import Server, address, store_at
 from tests.raised import raises_code
 from tests.recorder_rig import recorded, recorder, tools_recorded
 from tests.runs.test_retry import POLICY
@@ -83,31 +82,22 @@ class Pair:
         return {row.id for row in store_at(self.home).query(schema.runs.select())}
 
 
-def bridge(home: Path, name: str, url: str) -> AbstractAsyncContextManager[Engine]:
+def bridge(home: Path, name: str, url: ServerUrl) -> AbstractAsyncContextManager[Engine]:
     (home / name).mkdir(exist_ok=True)
     (config := home / "config.toml").write_text(UNPINNED)
     finder = ListFinder(recorder("notes", home / "log", notes={"a": "text"}))
-    settings = replace(settings_in(home / name), store=ServerUrl(url), replica=name)
+    settings = replace(settings_in(home / name), store=url, replica=name)
     return engine_on(FakeBackend(), settings, config=config, finder=finder)
 
 
-def address(home: Path) -> str:
-    url = url_for(home)
-    assert url is not None
-    return url.text
-
-
 @pytest.fixture
-async def pair(tmp_path: Path, postgresql: Server) -> AsyncIterator[Pair]:
-    login, query = f"{ROLE}:{quote(PASSWORD, safe='')}", address(tmp_path).rpartition("&")[2]
-    with faulty_proxy(postgresql.port) as proxy:
-        through = f"postgresql://{login}@127.0.0.1:{proxy.port}/postgres?{query}"
-        async with (
-            bridge(tmp_path, "a", through) as one,
-            bridge(tmp_path, "b", address(tmp_path)) as other,
-        ):
-            yield Pair(tmp_path, one, other, proxy)
-            proxy.fault = ""
+async def pair(tmp_path: Path, proxy: FaultyProxy) -> AsyncIterator[Pair]:
+    async with (
+        bridge(tmp_path, "a", address(tmp_path, port=proxy.port)) as one,
+        bridge(tmp_path, "b", address(tmp_path)) as other,
+    ):
+        yield Pair(tmp_path, one, other, proxy)
+        proxy.fault = ""
 
 
 async def test_a_retry_in_another_bridge_repeats_no_call_of_a_bridge_that_is_gone(
@@ -224,7 +214,7 @@ async def test_a_run_without_changes_costs_no_statement_and_one_with_a_change_tw
     def statements() -> int:
         return sum("INSERT INTO runs" in line for line in postgresql.log)
 
-    logged = f"{address(tmp_path)}%20-clog_statement%3Dall"
+    logged = ServerUrl(f"{address(tmp_path).text}%20-clog_statement%3Dall")
     async with bridge(tmp_path, "a", logged) as engine:
         for code, most in (("1", 0), (READ, 0), (ONE, 2), (READ + ONE + TWO + READ, 5)):
             await run_program(engine, code)
@@ -297,6 +287,7 @@ async def test_a_bridge_with_a_wrong_clock_or_an_old_schema_begins_no_runs_and_i
             later = schema.migrations.insert().values(number=len(schema.MIGRATIONS) + 1)
             store_at(tmp_path).execute(later)
         await until(lambda: problem in replica.missing)
+        assert problem != "clock" or "+90 s off" in engine.heartbeat.problems["clock"]
         with raises_code("draining", match="begins no runs: .* Nothing was run") as refused:
             await run_program(engine, "1")
         assert "remove" not in str(refused.value)
@@ -306,7 +297,7 @@ async def test_a_bridge_with_a_wrong_clock_or_an_old_schema_begins_no_runs_and_i
 async def test_an_idle_bridge_asks_the_database_once_for_each_beat(
     tmp_path: Path, postgresql: Server
 ) -> None:
-    logged = f"{address(tmp_path)}%20-clog_statement%3Dall"
+    logged = ServerUrl(f"{address(tmp_path).text}%20-clog_statement%3Dall")
     async with bridge(tmp_path, "a", logged) as engine:
         await run_program(engine, READ + ONE)
         async with background_task(Replica(engine).tend):

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.sandbox.ownership import IDENTITY_LABEL, Owner, current_owner, is_dead, process_start
+from bridge.background_instance import process_start
+from bridge.sandbox.ownership import IDENTITY_LABEL, Owner, current_owner, is_dead
 
 ME = current_owner()
 
@@ -26,7 +27,7 @@ LIVING = {
     # What cannot be judged from here.
     "of another host": replace(ME, host="other", boot="other", start="1"),
     "of another namespace": replace(ME, namespace="1", start="1"),
-    "another user's": replace(ME, pid=1, start=process_start(1) or ""),
+    "another user's": replace(ME, pid=1, start=process_start(1)),
     "beyond all pids": replace(ME, pid=1 << 70),
 }
 

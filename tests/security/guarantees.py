@@ -108,6 +108,11 @@ PROMISES = {
     "counts.",
     "start-directory": "A server of the user's own that is an npm or Python package runs no code "
     "of the directory in which it is started.",
+    "background-bridge": "No program in a sandbox and no other user reaches the user's background "
+    "bridge: its socket has mode 0600 in a directory of mode 0700, and on Linux each end checks "
+    "the other's user id.",
+    "client-environments": "A client's environment reaches no other client's servers, and no file "
+    "of the bridge. Secrets in it are masked in results.",
     "other-users": "Other users of the machine cannot read the bridge's state. If they can change "
     "it, the settings or the user's configurations, the bridge refuses these.",
     "policy-lost": "A policy that was in force and is lost stops every bridge, the next included.",

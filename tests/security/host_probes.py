@@ -1,4 +1,4 @@
-"""What is attempted against devices, files, secrets and networks: attacks 32, 33, 37, 38, 41."""
+"""What is attempted against devices, files, secrets and networks: attacks 32, 33, 37, 38, 41 f."""
 
 from __future__ import annotations
 
@@ -77,6 +77,23 @@ def _secrets() -> Iterable[tuple[str, Probe]]:
     )
 
 
+def _background_bridge() -> Iterable[tuple[str, Probe]]:
+    texts = {
+        "ask the background bridge": "with socket.socket(socket.AF_UNIX) as there:\n"
+        "    there.settimeout(5)\n"
+        '    there.connect(HOST["bridge"]["socket"])\n'
+        '    there.sendall(b"{}\\n")\n'
+        '    return b"clients" in there.recv(1000)',
+        "list the bridge's directory": 'return os.listdir(HOST["bridge"]["directory"])',
+        "read the bridge's record": 'return open(HOST["bridge"]["record"]).read()',
+        "open the bridge's lock": 'return os.open(HOST["bridge"]["lock"], os.O_RDWR) >= 0',
+        "see where the bridge listens": "return HOST['bridge']['socket'] in "
+        "open('/proc/net/unix').read()",
+    }
+    for name, code in texts.items():
+        yield on_host(42, name, code)
+
+
 def _network() -> Iterable[tuple[str, Probe]]:
     here = {
         "this machine's loopback": ("INET", "127.0.0.1"),
@@ -129,4 +146,4 @@ def _ways() -> Iterable[tuple[str, Probe]]:
     )
 
 
-GROUPS = (_files, _privileges, _offers, _secrets, _network, _ways)
+GROUPS = (_files, _privileges, _offers, _secrets, _background_bridge, _network, _ways)

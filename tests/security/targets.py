@@ -6,10 +6,13 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from tests.background.rig import person
 
 CANARY = "canary-of-the-host"
 
@@ -43,7 +46,18 @@ def planted(directory: Path) -> Iterator[Mapping[str, object]]:
             "pid": sleeper.pid,
             "name": socket.gethostname(),
             "canary": CANARY,
+            "bridge": _background_bridge(stack),
         }
+
+
+def _background_bridge(stack: ExitStack) -> Mapping[str, str]:
+    """Start a background bridge, and return its files."""
+    home = stack.enter_context(tempfile.TemporaryDirectory(prefix="mcb-"))
+    user = stack.enter_context(person(Path(home), MCP_BRIDGE_WARM="0"))
+    with user.client() as client:
+        client.initialize()
+    [instance] = user.instances()
+    return {name: getattr(instance, name) for name in ("directory", "socket", "lock", "record")}
 
 
 def _bind_listener(stack: ExitStack, family: int, address: object) -> int:

@@ -19,7 +19,7 @@ from bridge.model import RunRequest, RunResult
 from bridge.runs import admission
 from bridge.sandbox.backend import limits_for
 from tests.contract.rig import EngineSet
-from tests.sandbox.process.rig import with_argument
+from tests.processes import processes
 from tests.security.rig import (
     PIDS,
     Arena,
@@ -97,13 +97,13 @@ async def test_a_daemon_dies_with_its_run(arena: Arena) -> None:
     outside = f"daemon-beside-{arena.name}-{os.getpid()}-"
     assert control(DAEMON.format(mark=outside)).stdout == "left\n"
     # "left" may be there before it is what its argument says. The attack is void if it dies here.
-    await until(lambda: bool(with_argument(outside)))
-    for pid in with_argument(outside):
+    await until(lambda: bool(processes(outside)))
+    for pid in processes(outside):
         os.kill(pid, signal.SIGKILL)
     mark = f"daemon-of-{arena.name}-{os.getpid()}-"
     found = (await arena.attack(DAEMON.format(mark=mark))).result
     assert found.stdout == "left\n", found
-    assert with_argument(mark) == []
+    assert not processes(mark)
 
 
 @pytest.mark.guarantee("ending")
@@ -243,7 +243,7 @@ def _take_away(arena: Arena, sandbox: str) -> None:
     elif arena.kind == "docker":
         arena.outside.remove_container(sandbox)
     else:
-        for pid in with_argument(f"unix://{arena.home}"):
+        for pid in processes(f"unix://{arena.home}"):
             os.kill(pid, signal.SIGKILL)
 
 

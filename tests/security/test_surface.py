@@ -205,6 +205,7 @@ async def test_no_mount_and_no_namespace_can_be_made(
         pytest.param(33, marks=pytest.mark.guarantee("no-privileges"), id="the kernel's offers"),
         pytest.param(36, marks=pytest.mark.guarantee("own-processes-only"), id="signals"),
         pytest.param(37, marks=pytest.mark.guarantee("no-network"), id="networks"),
+        pytest.param(42, marks=pytest.mark.guarantee("background-bridge"), id="the bridge"),
     ],
 )
 async def test_no_attempt_of_an_attack_succeeds(

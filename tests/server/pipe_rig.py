@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 
+from bridge.descriptor_reader import input_of
 from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.stdio import STDIO, StdinMessages, StdoutMessages
@@ -77,7 +78,7 @@ async def piped(
     async def serve() -> None:
         writer = StdoutMessages(back[1], over)
         with over:
-            await server.run(StdinMessages(there[0], writer), writer, options)
+            await server.run(StdinMessages(input_of(there[0]), writer), writer, options)
 
     try:
         with anyio.fail_after(PATIENCE):

@@ -177,11 +177,11 @@ async def test_the_servers_are_known_before_the_first_request(engine: Engine, er
     assert engine.servers.pool.states()["work-shop"].state == "idle", "nothing is started for it"
 
 
-async def test_a_client_that_is_quicker_than_the_configuration_is_told_about_them(
+async def test_each_handshake_tells_of_the_present_servers(
     settings: Settings, backend: FakeBackend, era: str
 ) -> None:
     finder = ListFinder(workshop())
-    async with engine_on(backend, settings, finder=finder, eager=False) as engine:
+    async with engine_on(backend, settings, finder=finder) as engine:
         server = build_server(engine)
         async with Client(server, mode=era) as client:
             assert "mcp_work_shop = " in (client.instructions or "")

@@ -148,7 +148,7 @@ async def test_sessions_have_a_bound_and_what_ended_makes_room_and_leaves_nothin
 async def test_a_session_that_no_one_uses_ends(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transports, "HTTP_IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(transports, "IDLE_SECONDS", 0.05)
     async with served(engine) as (server, web):
         answer = await web.post("/mcp", json=HELLO)
         session = {"mcp-session-id": answer.headers["mcp-session-id"]}
@@ -222,7 +222,7 @@ async def test_what_a_replica_lacks_is_logged_once_however_often_it_looks(
     file.parent.mkdir(0o700, parents=True, exist_ok=True)
     file.write_bytes(b"no database " * 1000)
     async with background_task(made.tend):
-        await until(lambda: looks > 2)
+        await until(lambda: looks > 2 and "store: " in caplog.text)
         assert made.missing == ["store"]
         file.unlink()
         await until(lambda: made.missing == [])

@@ -211,22 +211,6 @@ async def test_one_of_many_that_ask_at_once_gets_a_session(settings: Settings) -
     assert store.query(sessions.select()) == []
 
 
-async def test_a_replica_that_lost_a_session_in_the_middle_of_a_run_continues_from_what_was_saved(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, go = tmp_path / "begun", tmp_path / "go"
-    async with pair(settings) as (one, other):
-        session = told(await run(one, "x = 1")).session_id
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run_in, one, waits_for(go, said=begun) + "x = 2", session)
-            await until_exists(begun)
-            monkeypatch.setattr(checkpoints, "LEASE_SECONDS", 0.2)
-            assert await value(other, "x += 10; x", session=session) == 11
-            go.touch()
-        assert await value(one, "x", session=session) == 11
-        assert await value(other, "x", session=session) == 11
-
-
 async def test_a_claim_that_could_not_be_released_is_released_once_the_store_answers(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,24 +276,6 @@ async def test_a_save_that_is_repeated_because_its_answer_was_lost_keeps_the_cla
     owner._held.update(claim)
     assert kept.save(OWNER, saved, release=True) == ""
     assert "replica 'b'" in kept.save(OWNER, replace(saved, run=2))
-
-
-async def test_what_a_bridge_could_not_save_never_replaces_what_another_one_has_saved_since(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with pair(settings) as (one, other):
-        session = told(await run(one, "x = 1")).session_id
-        services = one.sessions._services
-        with monkeypatch.context() as broken:
-            broken.setattr(services.checkpoints, "save", lambda *_, **__: "the store is away")
-            assert told(await run(one, "x = 2", session=session)).state == "unsaved"
-            broken.setattr(checkpoints, "LEASE_SECONDS", 0.0)
-            assert await value(other, "x += 10; x", session=session) == 11
-        assert services.claims is not None
-        # It learns of the loss at the moment when a run arrives.
-        services.claims._held.clear()
-        for engine in (one, other, one):
-            assert await value(engine, "x", session=session) == 11
 
 
 async def test_a_run_that_is_refused_in_an_open_session_leaves_no_claim(

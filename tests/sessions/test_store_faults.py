@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote
 
 import anyio
 import pytest
@@ -21,8 +20,8 @@ from bridge.settings import Settings
 from bridge.store import ServerUrl
 from tests.engine_rig import settings_in
 from tests.fakes.backend import FakeBackend
-from tests.faulty_proxy import Fault, FaultyProxy, faulty_proxy
-from tests.postgresql import PASSWORD, ROLE, Server, url_for
+from tests.faulty_proxy import Fault, FaultyProxy
+from tests.postgresql import Server, address
 from tests.raised import raises_code
 from tests.session_rig import reopened, run, told, value, waits_for
 from tests.waiting import until, until_exists
@@ -35,12 +34,6 @@ def settings(tmp_path: Path) -> Settings:
     return settings_in(tmp_path)
 
 
-@pytest.fixture
-def proxy(postgresql: Server) -> Iterator[FaultyProxy]:
-    with faulty_proxy(postgresql.port) as made:
-        yield made
-
-
 @pytest.fixture(autouse=True)
 def quick_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "LEASE_SECONDS", 0.8)
@@ -51,18 +44,13 @@ async def pair(
     settings: Settings, directory: Path, proxy: FaultyProxy
 ) -> AsyncIterator[tuple[Engine, Engine]]:
     """Open bridge a, which reaches the database through the proxy, and bridge b."""
-    direct = url_for(directory)
-    assert direct is not None
-    schema = direct.text.rpartition("%3D")[2]
-    login = f"{ROLE}:{quote(PASSWORD, safe='')}"
-    query = f"options=-csearch_path%3D{schema}"
-    through = ServerUrl(f"postgresql://{login}@127.0.0.1:{proxy.port}/postgres?{query}")
+    through = address(directory, port=proxy.port)
     async with AsyncExitStack() as stack:
         opened = [
             await stack.enter_async_context(
                 reopened(replace(settings, store=url), FakeBackend(), replica=name)
             )
-            for name, url in (("a", through), ("b", direct))
+            for name, url in (("a", through), ("b", address(directory)))
         ]
         stack.callback(setattr, proxy, "fault", "")
         yield opened[0], opened[1]
@@ -184,9 +172,8 @@ async def test_while_the_database_is_silent_runs_that_need_none_answer_at_once(
 async def test_a_run_in_a_session_costs_few_statements(
     settings: Settings, tmp_path: Path, postgresql: Server
 ) -> None:
-    url = url_for(tmp_path)
-    assert url is not None
-    logged = replace(settings, store=ServerUrl(f"{url.text}%20-clog_statement%3Dall"))
+    url = address(tmp_path).text
+    logged = replace(settings, store=ServerUrl(f"{url}%20-clog_statement%3Dall"))
     async with reopened(logged, FakeBackend(), replica="a") as engine:
         session = told(await run(engine, "x = 1")).session_id
         await value(engine, "x", session=session)

@@ -66,8 +66,7 @@ def together(code: str, directory: Path, *names: str) -> None:
 def test_bridges_take_turns_whatever_the_server_s_and_their_roles_settings_are(
     tmp_path: Path, postgresql: Server, options: tuple[str, str]
 ) -> None:
-    schema = servers.url_for(tmp_path)
-    assert schema is not None
+    schema = servers.address(tmp_path)
     put(ServerStore(tmp_path, schema), "n", b"0")
     with postgresql.connected() as connection:
         connection.execute("CREATE SCHEMA t_later")

@@ -17,7 +17,7 @@ from bridge.sessions.checkpoints import Checkpoints, Claims, Saved
 from bridge.store import ServerUrl, StoreError
 from bridge.store.postgresql import ServerStore
 from tests.certificates import certify
-from tests.postgresql import PASSWORD, ROLE, Server, pooler, server
+from tests.postgresql import LOGIN, PASSWORD, ROLE, Server, pooler, server
 from tests.store.test_store import count_together
 
 NAME = "db.internal"
@@ -46,8 +46,7 @@ def encrypted(tmp_path: Path) -> Iterator[Server]:
 def address(to: Server, host: str = NAME, **said: object) -> ServerUrl:
     given = {"hostaddr": "127.0.0.1", "port": to.port, **said}
     query = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in given.items())
-    login = f"{ROLE}:{quote(PASSWORD, safe='')}"
-    return ServerUrl(f"postgresql://{login}@{host}/postgres?{query}")
+    return ServerUrl(f"postgresql://{LOGIN}@{host}/postgres?{query}")
 
 
 def put(store: ServerStore, name: str, data: bytes = b"x", *, durable: bool = False) -> None:
@@ -123,8 +122,7 @@ def test_bridges_behind_a_pooler_by_transaction_take_turns_and_lose_nothing(
 def test_a_standby_that_takes_over_has_each_write_that_was_confirmed(tmp_path: Path) -> None:
     with server() as primary, primary.standby() as standby:
         hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
-        login = f"{ROLE}:{quote(PASSWORD, safe='')}"
-        url = f"postgresql://{login}@{hosts}/postgres?target_session_attrs=read-write"
+        url = f"postgresql://{LOGIN}@{hosts}/postgres?target_session_attrs=read-write"
         stores = [ServerStore(tmp_path / name, ServerUrl(url)) for name in ("a", "b")]
         put(stores[0], "begun", durable=True)
         confirmed: set[str] = set()

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote
 
 import anyio
 import pytest
@@ -23,8 +22,8 @@ from bridge.store import ServerUrl, Store, StoreError, retention
 from bridge.store import schema as schema_module
 from bridge.store.heartbeat import Heartbeat
 from bridge.store.postgresql import ServerStore, Silence
-from tests.faulty_proxy import Fault, FaultyProxy, faulty_proxy
-from tests.postgresql import PASSWORD, ROLE, Server, store_at, url_for
+from tests.faulty_proxy import Fault, FaultyProxy
+from tests.postgresql import Server, address, store_at
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("postgresql")
@@ -123,16 +122,6 @@ def test_tables_of_an_earlier_version_are_changed_by_store_migrate_alone(
     assert Checkpoints(other, days=7).all("me")
 
 
-async def test_a_bridge_whose_clock_is_off_says_so(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heart = Heartbeat(store, "a")
-    ahead(monkeypatch, 90)
-    async with background_task(heart.beat):
-        await until(lambda: "clock" in heart.problems)
-    assert "+90 s off" in heart.problems["clock"]
-
-
 async def test_two_bridges_of_one_name_are_noticed_and_a_dead_one_is_not(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,20 +138,9 @@ async def test_two_bridges_of_one_name_are_noticed_and_a_dead_one_is_not(
 
 
 @pytest.fixture
-def proxy(postgresql: Server) -> Iterator[FaultyProxy]:
-    with faulty_proxy(postgresql.port) as made:
-        yield made
-
-
-@pytest.fixture
 def distant(tmp_path: Path, proxy: FaultyProxy) -> Iterator[ServerStore]:
     """A store that is reached through the proxy."""
-    direct = url_for(tmp_path)
-    assert direct is not None
-    login, query = f"{ROLE}:{quote(PASSWORD, safe='')}", direct.text.rpartition("&")[2]
-    made = ServerStore(
-        tmp_path, ServerUrl(f"postgresql://{login}@127.0.0.1:{proxy.port}/postgres?{query}")
-    )
+    made = ServerStore(tmp_path, address(tmp_path, port=proxy.port))
     yield made
     proxy.fault = ""
     made.close()
@@ -173,18 +151,13 @@ async def test_while_a_database_is_silent_calls_fail_at_once_and_no_other_thread
     distant: ServerStore, proxy: FaultyProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 1.0)
-
-    def write() -> None:
-        with distant.writing() as kept:
-            kept.put("kind", "me", "a", b"1")
-
-    write()
+    write_at(distant)
     proxy.fault = fault
     failures: list[StoreError] = []
 
     async def fail() -> None:
         try:
-            await distant.run(write)
+            await distant.run(write_at, distant)
         except StoreError as error:
             failures.append(error)
 
@@ -305,10 +278,8 @@ def test_two_event_loops_share_a_store(store: Store) -> None:
 async def test_claims_are_made_on_a_database_whose_transactions_are_serializable(
     tmp_path: Path,
 ) -> None:
-    url = url_for(tmp_path)
-    assert url is not None
     strict = "%20-cdefault_transaction_isolation%3Dserializable"
-    store = ServerStore(tmp_path, ServerUrl(f"{url.text}{strict}"))
+    store = ServerStore(tmp_path, ServerUrl(f"{address(tmp_path).text}{strict}"))
     assert store.query(text("SHOW transaction_isolation")) == [("serializable",)]
     held = list[str]()
 

@@ -17,7 +17,7 @@ from bridge.model import Transport
 from bridge.upstream.pool import Pool
 from tests.raised import raises_code
 from tests.upstream.odd_web import Answer, OddWeb, error, rpc
-from tests.upstream.rig import SERVERS, Rig, wait_file
+from tests.upstream.rig import SERVERS, Rig
 from tests.waiting import PATIENCE_SECONDS
 
 HTML = "<html><body>Gone</body></html>"
@@ -326,14 +326,3 @@ async def test_a_cancelled_request_leaves_the_session_to_the_next(rig: Rig) -> N
             result = await pool.call_tool("server", "echo", {"still": "here"})
             assert result["structuredContent"] == {"still": "here"}
             assert pool.states()["server"].restarts == 0
-
-
-@pytest.mark.parametrize("mode", ["", "stubborn"])
-async def test_native_cancellation_of_the_owner_leaves_no_process(rig: Rig, mode: str) -> None:
-    with anyio.CancelScope() as scope:
-        async with rig.pool(rig.raw(mode)) as pool, anyio.create_task_group() as tg:
-            tg.start_soon(pool.call_tool, "server", "never", {"started": rig.path("started")})
-            await wait_file(rig.path("started"))
-            scope.cancel()
-    assert scope.cancelled_caught
-    assert rig.survivors() == []

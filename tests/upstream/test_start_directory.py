@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import anyio
 import pytest
 
 from bridge.errors import ServerStartError
@@ -103,8 +102,9 @@ async def test_what_npm_starts_has_the_environment_and_the_directory_of_the_brid
                 await pool.server("server").start()
         lines = (tmp_path / way).read_text().split("\0")
         seen[way] = dict(line.partition("=")[::2] for line in lines if line)
-        lifecycle = ("npm_lifecycle_script", "npm_config_call", "PATH", "_", TAG_VARIABLE)
-        for name in (*lifecycle, "npm_config_local_prefix", "npm_package_json", "OLDPWD"):
+        lifecycle = ("npm_lifecycle_script", "npm_config_call", "PATH", "_")
+        own = (TAG_VARIABLE, "MCP_BRIDGE_BACKGROUND")
+        for name in (*lifecycle, *own, "npm_config_local_prefix", "npm_package_json", "OLDPWD"):
             seen[way].pop(name, None)
     assert seen["bridge"]["PWD"] == seen["bridge"]["INIT_CWD"] == str(repository)
     assert seen["bridge"] == {**seen["direct"], "PWD": str(repository)}
@@ -174,21 +174,3 @@ async def test_a_script_finds_the_modules_next_to_it(rig: Rig, tmp_path: Path) -
     script = rig.spec(sys.executable, str(tmp_path / "server.py"), "-m", "stdio")
     async with rig.pool(script) as pool:
         assert await pool.server("server").tools()
-
-
-async def test_a_git_hook_imports_its_neighbours(rig: Rig, repository: Path) -> None:
-    (repository / "tools").mkdir()
-    (repository / "tools" / "check.py").write_text("import lib\nlib.check()\n")
-    (repository / "tools" / "lib.py").write_text("def check():\n    open('checked', 'w').close()\n")
-    assert run("git", "init", "-q") == 0
-    for name, value in (("name", "Ada"), ("email", "a@example.org")):
-        assert run("git", "config", f"user.{name}", value) == 0
-    hook = repository / ".git" / "hooks" / "pre-commit"
-    hook.write_text("#!/bin/sh\nexec python3 tools/check.py\n")
-    hook.chmod(0o755)
-    async with rig.pool(rig.spec(sys.executable, "-m", "mcp_server_git")) as pool:
-        given = {"repo_path": str(repository)}
-        await pool.call_tool("server", "git_add", {**given, "files": ["tools"]})
-        result = await pool.call_tool("server", "git_commit", {**given, "message": "One"})
-    assert not result.get("isError"), result
-    assert await anyio.Path("checked").exists()

@@ -204,8 +204,7 @@ class _ExpectedCallReader:
             # Report the whole expression once.
             self._account(node)
         if symbol.kind == Kind.TOOL and symbol.server is not None and symbol.tool is not None:
-            text = CallText(kwargs={}, unpacked=True)
-            self._add(node, context, symbol.server, symbol.tool, text)
+            self._add(node, context, symbol.server, symbol.tool, CallText(kwargs={}, unpacked=True))
         elif symbol.kind == Kind.SERVER:
             self._add_unnamed(node.lineno, "the server is used as a whole", symbol.server)
         elif symbol.kind == Kind.NO_TOOL and not isinstance(node, ast.Name):

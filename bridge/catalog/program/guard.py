@@ -364,8 +364,7 @@ class _Guard:
                 # `normpath` keeps two leading slashes, as POSIX says; Linux treats them as one.
                 plain = normpath(path).replace("//", "/", 1) if 0 < len(path) <= 4096 else ""
                 secret = "sensitive-path" if _PATHS.match(plain) else None
-                rule = secret or self._rule_of_settings(normpath(path))
-                self._add(node, rule, path)
+                self._add(node, secret or self._rule_of_settings(normpath(path)), path)
 
 
 _RULES: tuple[tuple[Any, ...], ...] = (

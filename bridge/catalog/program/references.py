@@ -146,8 +146,7 @@ class NameTable:
         return chosen[0] if len(chosen) == 1 else ""
 
     def nearest(self, name: str) -> str:
-        found = nearest(normalize_spelling(name), [*self._owners, *self._members])
-        return self.find(found)
+        return self.find(nearest(normalize_spelling(name), [*self._owners, *self._members]))
 
     def resolve(self, survey: Survey) -> dict[str, str]:
         """Return the names that a program uses and does not define, each with its certain path.

@@ -136,20 +136,16 @@ _SAME_TEXT = frozenset({"builtins.str", "os.fspath", "os.path.expanduser", "os.p
 
 @dataclass(frozen=True, kw_only=True)
 class Symbol:
-    """What an expression refers to.
-
-    Attributes:
-        name: The name of a builtin, or the dotted name of a module's member; of any other kind, its
-            name for messages. Symbols of the same kind and name are equal.
-        function: The definition in the program, if it is one of its functions.
-    """
+    """What an expression refers to."""
 
     kind: Kind
+    # The name of a builtin, or the dotted name of a module's member; of any other kind, its name
+    # for messages. Symbols of the same kind and name are equal.
     name: str = ""
     server: ServerEntry | None = field(default=None, compare=False)
     tool: ToolEntry | None = field(default=None, compare=False)
     helper: Helper | None = field(default=None, compare=False)
-    function: ast.AST | None = None
+    function: ast.AST | None = None  # The definition in the program, if it is one of its functions.
 
     @property
     def dotted(self) -> str:

@@ -25,7 +25,6 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import anyio
 import anyio.to_thread
 
 from bridge.errors import AuditError
@@ -63,24 +62,24 @@ _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
 
 
-class Link(NamedTuple):
+class ChainLink(NamedTuple):
     seq: int  # The number of a record in its file, from 1.
     hash: str
 
 
-def before_first(file: str) -> Link:
+def before_first(file: str) -> ChainLink:
     """Return the start of a file's chain: the hash of its name, so that a renamed file is found."""
-    return Link(0, hashlib.sha256(file.encode()).hexdigest())
+    return ChainLink(0, hashlib.sha256(file.encode()).hexdigest())
 
 
-def link_record(record: Mapping[str, Json], after: Link, time: str) -> tuple[bytes, Link]:
+def link_record(record: Mapping[str, Json], after: ChainLink, time: str) -> tuple[bytes, ChainLink]:
     """Return the line of a record, with large fields cut, and its link in the chain."""
     chain = {"seq": after.seq + 1, "prev": after.hash, "time": time}
     body = _text({**record, **chain})
     if not 0 < len(body) <= MAX_RECORD_BYTES:
         body = canonical({**cut_record(record), **chain})
-    digest_hex = hashlib.sha256(body.encode("ascii")).hexdigest()
-    return f'{body[:-1]},"hash":"{digest_hex}"}}\n'.encode("ascii"), Link(after.seq + 1, digest_hex)
+    link = ChainLink(after.seq + 1, hashlib.sha256(body.encode("ascii")).hexdigest())
+    return f'{body[:-1]},"hash":"{link.hash}"}}\n'.encode("ascii"), link
 
 
 def check_line(line: bytes) -> Mapping[str, Json]:
@@ -185,7 +184,7 @@ class _OpenFile:
 
     path: Path
     descriptor: int
-    last: Link
+    last: ChainLink
     previous: Record  # The last records of the files that existed before it.
     others: int  # The bytes of these files.
     size: int = 0
@@ -511,8 +510,7 @@ class RunAudit:
         if self._room <= 0:
             message = f"The calls of this run have used its {RUN_BYTES:,} bytes of the audit log."
             raise AuditError(message, code="audit_budget")
-        size = estimated_size(facts, MAX_RECORD_BYTES)
-        self._room -= min(max(size, SMALL), MAX_RECORD_BYTES)
+        self._room -= min(max(estimated_size(facts, MAX_RECORD_BYTES), SMALL), MAX_RECORD_BYTES)
 
     async def _append_call(
         self,

@@ -18,7 +18,7 @@ from bridge.event_loop import utc_text
 from bridge.gate.audit.log import (
     ALIVE,
     AuditLog,
-    Link,
+    ChainLink,
     before_first,
     check_line,
     last_lines,
@@ -139,7 +139,7 @@ class LogReport:
             if not line.endswith(b"\n"):
                 torn = True
             elif record := check_line(line):
-                link = Link(record["seq"], record["hash"])
+                link = ChainLink(record["seq"], record["hash"])
                 if link.seq != after.seq + 1 or (after.hash and record["prev"] != after.hash):
                     what = f"record {link.seq} does not follow record {after.seq}: {MOVED}"
                     self._add(self.problems, name, number, what)
@@ -155,7 +155,7 @@ class LogReport:
             else:
                 self._add(self.problems, name, number, CHANGED)
                 # The hash of this line is unknown, so that the next line is not checked against it.
-                after = Link(after.seq + 1, "")
+                after = ChainLink(after.seq + 1, "")
         if torn or not number:
             self._add(self.notes, name, number, BEGUN if number else EMPTY)
         last = max(ends, default=0)

@@ -145,8 +145,7 @@ class Display:
         pyplot = sys.modules.get("matplotlib.pyplot")
         for figure in figures:
             # An open figure is displayed at the program's end.
-            number = getattr(figure, "number", None)
-            is_open = pyplot is not None and number in pyplot.get_fignums()
+            is_open = pyplot is not None and getattr(figure, "number", None) in pyplot.get_fignums()
             if not self._was_shown(figure) and not is_open:
                 self._show(figure)
         return bool(figures)

@@ -258,10 +258,9 @@ class Runtime(Library):
     async def list_tools(self, server: str) -> Any:
         """Return the tools of any discovered server."""
         params = {"server": self._own_name(_text("server", server))}
-        tools = await self._client.call("list_tools", params, "list_tools")
         return [
             Result({"name": tool["tool"], **tool, "input_schema": tool["inputSchema"]})
-            for tool in tools
+            for tool in await self._client.call("list_tools", params, "list_tools")
         ]
 
     async def query_tool_docs(

@@ -242,12 +242,10 @@ def _segment(node: Any, file: str) -> str:
 
 
 def _rename(segment: str, old: str, new: str) -> str:
-    tree = ast.parse(segment)
-    [node] = tree.body
+    [node] = ast.parse(segment).body
     assert isinstance(node, _FUNCTIONS)
     lines = segment.split("\n")
-    head = lines[node.lineno - 1]
-    before, _, after = head.partition("def ")
+    before, _, after = lines[node.lineno - 1].partition("def ")
     lines[node.lineno - 1] = "%sdef %s" % (before, after.replace(old, new, 1))
     uses = any(isinstance(each, ast.Name) and each.id == old for each in ast.walk(node))
     return "\n".join(lines) + ("\n\n\n%s = %s" % (old, new) if uses else "")

@@ -181,8 +181,7 @@ class Blob:
         return hash((self.mime_type, self.data))
 
     def __repr__(self) -> str:
-        unreadable = isinstance(self._data, MCPError)
-        size = "unreadable" if unreadable else "%d bytes" % len(self.data)
+        size = "unreadable" if isinstance(self._data, MCPError) else "%d bytes" % len(self.data)
         return "<Blob %s>" % ", ".join(filter(None, (self.mime_type, size, self.uri or self.name)))
 
 

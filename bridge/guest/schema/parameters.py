@@ -24,25 +24,19 @@ _SYNONYMS = re.compile(
 
 
 class Parameter:
-    """One argument of a tool.
+    """One argument of a tool. `Head` sets its attributes with defaults."""
 
-    Attributes:
-        name, alias: Its own name, and the Python name it goes by.
-        text: Its type; `Head` sets it and what follows.
-        default: As text; None for one that has to be given.
-        has_default: Whether `value` is its default; it is left out of the call otherwise.
-        keyword_only: Whether Python's syntax allows it by keyword only. By position it is accepted
-            all the same, in the order of the schema.
-    """
-
-    text = ""
-    default: Optional[str] = None
-    has_default = keyword_only = False
+    text = ""  # Its type.
+    default: Optional[str] = None  # As text; None for one that has to be given.
+    has_default = False  # Whether `value` is its default; it is left out of the call otherwise.
+    # Whether Python's syntax allows it by keyword only. By position it is accepted all the same, in
+    # the order of the schema.
+    keyword_only = False
     value: Any = None
 
     def __init__(self, name: str, alias: str, schema: Any, required: bool) -> None:
         self.name = name
-        self.alias = alias
+        self.alias = alias  # The Python name it goes by.
         self.schema = schemas.as_mapping(schema)
         self.required = required
 

@@ -343,13 +343,7 @@ def _is_text(value: str) -> bool:
 
 
 class Head:
-    """A tool's function as text.
-
-    Attributes:
-        rest: The name of further arguments; empty if there can be none.
-        objects: The classes that the types refer to, parts before wholes.
-        observed: The calls in which the result was observed; 0 for a declared or unknown type.
-    """
+    """A tool's function as text."""
 
     def __init__(self, tool: Mapping[str, Any], names: Optional[Names] = None) -> None:
         names = Names() if names is None else names
@@ -365,7 +359,7 @@ class Head:
             keyword_only = keyword_only or (argument.required and optional_seen)
             argument.keyword_only = keyword_only
             optional_seen = optional_seen or not argument.required
-        self.rest = ""
+        self.rest = ""  # The name of further arguments; empty if there can be none.
         if open_ended or len(self.arguments) < len(every):
             self.rest = "arguments"
             while any(argument.alias == self.rest for argument in self.arguments):
@@ -374,8 +368,10 @@ class Head:
         schema = declared if declared is not None else tool.get("observed")
         result = TypeWriter(schema, base + "Result", names, results=True)
         self.returns = result.write(schema) if schema is not None else "Any"
+        # The classes that the types refer to, parts before wholes.
         self.objects: List[Object] = writer.objects + result.objects
         seen = tool.get("observations")
+        # The calls in which the result was observed; 0 for a declared or unknown type.
         self.observed = seen if declared is None and isinstance(seen, int) else 0
 
 

@@ -62,8 +62,7 @@ class _Sink:
 def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[State]:
     """Yield a session's checkpoint in parts; the last has [name, reason] of each loss."""
     entries, contents, lost = _read_files(workspace, limit // 2)
-    room = limit - len(contents)
-    saver = _Saver(namespace, room)
+    saver = _Saver(namespace, limit - len(contents))
     with checkpoint.uncollected():
         saver.run()
     lost[:0] = [[name, saver.lost[name]] for name in namespace if name in saver.lost]
@@ -360,8 +359,7 @@ class Keeper(Pickler):  # type: ignore[misc]
         if known:
             # One per function: a function that cannot be restored affects no other.
             self.globals_ref[id(own)] = _Globals(module)
-        reduced = super()._dynamic_function_reduce(func)
-        made, args, state, _, _, fill = reduced
+        made, args, state, _, _, fill = super()._dynamic_function_reduce(func)
         state[1]["__closure__"] = None
         if known:
             state[1]["__globals__"] = {}

@@ -38,12 +38,8 @@ _HANGUP = select.POLLHUP | select.POLLERR | select.POLLNVAL
 _HOST_HANGUP = _HANGUP | getattr(select, "POLLRDHUP", 0)
 
 
-class HostGoneError(Exception):
-    """The host closed the channel."""
-
-
-class Terminated(Exception):
-    """A signal asked this process to end."""
+class Ended(Exception):
+    """This process ends: the host closed the channel, or a signal arrived. Has the exit status."""
 
 
 class Relay:
@@ -140,10 +136,10 @@ class Relay:
                 self.send(frame)
 
     def flush(self, most: int = 0) -> None:
-        """Write bytes queued for the host until so many are left, or raise HostGoneError."""
+        """Write bytes queued for the host until so many are left, or raise `Ended`."""
         self._send_gathered()
         if not self._write(self._host, 20.0, most):
-            raise HostGoneError
+            raise Ended(0)
 
     def _write(self, outbox: processes.Outbox, seconds: float, most: int = 0) -> bool:
         """Write until `most` bytes are left; return False if the reader is gone or too slow."""
@@ -184,10 +180,10 @@ class Relay:
                 self._to_worker.put(*self._incoming.split(data))
                 self._to_worker.flush()
             elif data is not None or (event & _HOST_HANGUP and not event & select.POLLIN):
-                raise HostGoneError
+                raise Ended(0)
         elif fd == self._host.fd:
             if event & _HANGUP:
-                raise HostGoneError
+                raise Ended(0)
         elif fd in self._streams:
             data = processes.read_some(fd)
             if data:
@@ -252,8 +248,7 @@ class Relay:
         output = int(limits.get("output_bytes", 256 * 1024))
         self._captures = {stream: Capture(stream, output) for stream in self._all_streams.values()}
         self._decoder.max_bytes = int(limits.get("frame_bytes", wire.MAX_FRAME_BYTES))
-        end = time.monotonic() + float(limits.get("timeout", 30.0))
-        self._deadline = min(self._deadline, end)
+        self._deadline = min(self._deadline, time.monotonic() + float(limits.get("timeout", 30.0)))
         self._has_sent = False
         self._flush_at = None
         self.exit_notice = self.placed_notice = b""
@@ -269,7 +264,7 @@ class Relay:
             self._host.flush()
             self._to_worker.flush()
             if self._host.broken:
-                raise HostGoneError
+                raise Ended(0)
         return self._incoming.runs.pop(0)
 
     def send_run(self, line: bytes) -> bool:
@@ -280,7 +275,7 @@ class Relay:
     def _handle_signals(self) -> None:
         noted = processes.read_some(self._wake) or b""
         if {_signal.SIGTERM, _signal.SIGINT} & set(noted):
-            raise Terminated
+            raise Ended(143)
         if noted:
             self._children.reap()
 

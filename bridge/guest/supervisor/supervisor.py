@@ -18,7 +18,7 @@ from bridge.guest import processes
 from bridge.guest.api.program_files import PROGRAM_FILE
 from bridge.guest.isolation_facts import denials, isolation_facts, oom_kills
 from bridge.guest.protocol import json_text, wire
-from bridge.guest.supervisor.relay import HostGoneError, Relay, Terminated
+from bridge.guest.supervisor.relay import Ended, Relay
 from bridge.guest.worker import worker
 
 TYPE_CHECKING = False
@@ -37,8 +37,8 @@ def main(digest: str, precompiled: bool = False) -> NoReturn:
         code = _serve(digest, precompiled, children)
     except BaseException as error:
         # A sandbox ends with its bridge, also when the bridge was killed.
-        if isinstance(error, (HostGoneError, Terminated)):
-            code = 0 if isinstance(error, HostGoneError) else 143
+        if isinstance(error, Ended):
+            (code,) = error.args
         else:
             sys.excepthook(type(error), error, error.__traceback__)
             sys.stderr.flush()

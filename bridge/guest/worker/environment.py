@@ -110,8 +110,7 @@ def write_files(files: List[Dict[str, str]], root: str = ".") -> Optional[Done]:
 
 
 def _write(path: str, data: str) -> None:
-    directory = os.path.dirname(path)
-    os.makedirs(directory or ".", exist_ok=True)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     if os.path.islink(path):
         # Replace a link, not its target.
         os.unlink(path)

@@ -185,8 +185,7 @@ class WorkerSession:
         if channel >= 0:
             poller.register(channel, select.POLLIN)
         while True:
-            ready = dict(poller.poll())
-            if self._control in ready:
+            if self._control in dict(poller.poll()):
                 return
             if not self._client.drain():
                 poller.unregister(channel)

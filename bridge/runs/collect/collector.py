@@ -306,28 +306,20 @@ AT_ONCE_BYTES = 256 * 1024
 
 @dataclass(eq=False, repr=False)
 class Collector:
-    """Collects one run's frames. Used once.
-
-    Args:
-        caller: Receives progress and output.
-        artifacts: Stores files and long output; without it they are dropped.
-        state: Receives a session's state, if the host asked for it.
-
-    Attributes:
-        collecting: Whether files arrive, which is after the program's end.
-    """
+    """Collects one run's frames. Used once."""
 
     limits: Limits
     _: KW_ONLY
-    caller: RunCaller | None = None
+    caller: RunCaller | None = None  # Receives progress and output.
+    # Stores files and long output; without it they are dropped.
     artifacts: RunArtifacts | None = None
     clear: Redact = field(default_factory=lambda: Redactor({}))
-    state: StateParts | None = None
+    state: StateParts | None = None  # Receives a session's state, if the host asked for it.
     # Most runs need one of these at most.
     _streams: Streams | None = None
     _shown: ShownItems | None = None
     _files: FilesOut | None = None
-    collecting: bool = False
+    collecting: bool = False  # Whether files arrive, which is after the program's end.
 
     async def add(self, frame: Output | Shown | Progress | State | File) -> None:
         limits, artifacts, clear = self.limits, self.artifacts, self.clear
@@ -369,19 +361,14 @@ class Collector:
 
 
 class _StoredStream:
-    """The stored copy of one stream, which begins when the stream no longer fits into memory.
-
-    Attributes:
-        problem: Why the copy is missing or incomplete; empty if it is complete.
-        lost: The number of bytes that the copy lacks.
-    """
+    """The stored copy of one stream, which begins when the stream no longer fits into memory."""
 
     def __init__(self, stream: ArtifactKind, artifacts: RunArtifacts | None) -> None:
         self._stream: ArtifactKind = stream
         self._artifacts = artifacts
         self._writer: ArtifactWriter | None = None
-        self.problem = ""
-        self.lost = 0
+        self.problem = ""  # Why the copy is missing or incomplete; empty if it is complete.
+        self.lost = 0  # The number of bytes that the copy lacks.
 
     def write(self, data: bytes) -> None:
         if self._artifacts is None or self.problem:

@@ -30,19 +30,15 @@ from bridge.text import valid_text, visible
 
 @dataclass(kw_only=True)
 class Collected:
-    """The outputs of a run, as its result has them.
-
-    Attributes:
-        dropped: For each cut stream, the number of bytes that `stdout` or `stderr` leaves out.
-        missing: The outputs that could not be stored.
-    """
+    """The outputs of a run, as its result has them."""
 
     stdout: str = ""
     stderr: str = ""
+    # For each cut stream, the number of bytes that `stdout` or `stderr` leaves out.
     dropped: Mapping[str, int] = field(default_factory=dict)
     shown: tuple[ShownItem, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
-    missing: tuple[Loss, ...] = ()
+    missing: tuple[Loss, ...] = ()  # The outputs that could not be stored.
 
 
 MAX_PAGE_TEXT = 4_000  # Characters of the text of a guest's page or drawing.
@@ -158,11 +154,11 @@ def svg_text(text: str) -> str:
 
 
 # A guest may display any number of items of any size.
-MAX_ITEMS = 20  # Further items are only counted.
+MAX_ITEMS = 20  # Displayed, or missing from the files. Further items are only counted.
 MAX_PICTURES = 10  # Clients and models take few pictures. Further ones are only stored.
 MAX_TEXT = 8_000  # Characters of one text.
 MAX_TEXTS = 32_000  # Characters of all texts together: about the default limit of a run's output.
-MAX_SOURCE = 1024 * 1024  # Characters of a text that are read and stored.
+MAX_PART = 1024 * 1024  # Characters of a text, or bytes of a file's part, that are read at once.
 
 _NOT_SHOWN = "not shown"  # The beginning of a guest's note on a picture that is only to be stored.
 
@@ -180,16 +176,11 @@ _ENDINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Taken:
-    """The outcome of one frame.
-
-    Attributes:
-        less: Whether the item has less than the original.
-        problem: Why there is no item, or no stored original.
-    """
+    """The outcome of one frame."""
 
     item: ShownItem | None = None
-    less: bool = False
-    problem: str = ""
+    less: bool = False  # Whether the item has less than the original.
+    problem: str = ""  # Why there is no item, or no stored original.
 
 
 class ShownItems:
@@ -276,10 +267,10 @@ class ShownItems:
     def _text(self, frame: Shown) -> _Taken:
         if not frame.text:
             return _Taken(problem="it could not be shown")
-        whole = valid_text(self._clear.text(frame.text[:MAX_SOURCE]))
+        whole = valid_text(self._clear.text(frame.text[:MAX_PART]))
         text, note = whole, ""
         mime_type = frame.mime if frame.mime in ("text/plain", "text/markdown") else "text/plain"
-        complete = len(frame.text) <= MAX_SOURCE
+        complete = len(frame.text) <= MAX_PART
         if frame.mime == "text/html":
             text, all_of_it = html_text(whole)
             note = "the text of a page" if all_of_it else "the beginning of the text of a page"
@@ -331,8 +322,6 @@ def _plain(text: str) -> str:
     return visible(" ".join(valid_text(text[:600]).split()))
 
 
-MAX_PART_BYTES = 1024 * 1024  # Of a guest's frame; an honest one has a quarter of it.
-MAX_MISSING = 20  # Reported: a guest can name any number.
 OUT, TOP = "out", "../"  # The directory, and the prefix of files next to it.
 
 
@@ -428,7 +417,7 @@ class FilesOut:
             await self._continue(self._open, frame)
 
     async def _continue(self, file: _Open, frame: File) -> None:
-        if len(frame.data) > MAX_PART_BYTES:
+        if len(frame.data) > MAX_PART:
             self._skip(frame.name, "a part of it is too large")
             return
         if frame.more and not frame.data:
@@ -467,7 +456,7 @@ class FilesOut:
             file.writer.discard()
 
     def _miss(self, name: str, why: str) -> None:
-        if len(self._missing) >= MAX_MISSING:
+        if len(self._missing) >= MAX_ITEMS:
             self._more += 1
             return
         name = quote(name.removeprefix(TOP))[1:-1] if name else OUT

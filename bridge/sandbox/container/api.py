@@ -21,7 +21,6 @@ from pathlib import PurePosixPath
 from socket import SHUT_RDWR, SHUT_WR, socket
 from typing import Any, cast
 
-import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import docker
@@ -122,8 +121,7 @@ class EngineApi:
             else:
                 self.client.kill(container, "SIGKILL")
 
-        harmless = (faults.is_gone, faults.is_not_running)
-        await self.ask("kill a container", kill, harmless=harmless)
+        await self.ask("kill a container", kill, harmless=(faults.is_gone, faults.is_not_running))
 
     async def remove(self, container: str) -> None:
         remove = partial(self.client.remove_container, force=True, v=True)

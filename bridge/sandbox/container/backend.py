@@ -23,7 +23,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, EngineDownError, LaunchError, SandboxError, SettingsError

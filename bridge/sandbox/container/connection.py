@@ -27,7 +27,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import get_args
 
-import anyio
 import anyio.to_thread
 from anyio.abc import Process
 
@@ -392,8 +391,7 @@ class SocketService:
     _process: Process | None = None
 
     def __post_init__(self) -> None:
-        unique = f"{self.prefix}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._directory = self.runtime_dir / unique
+        self._directory = self.runtime_dir / f"{self.prefix}-{os.getpid()}-{secrets.token_hex(3)}"
 
     @property
     def socket(self) -> Path:

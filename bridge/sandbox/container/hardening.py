@@ -289,8 +289,7 @@ def isolation(
         report.add_binds(spec.binds)
         noexec = facts.kind == "podman" and placement.local
         if any(bind.writable for bind in spec.binds) and not noexec:
-            writable = "directories: not noexec, so that written files can be executed"
-            report.weaker.append(writable)
+            report.weaker.append("directories: not noexec, so that written files can be executed")
     elif spec.command.network:
         report.weaker.append("no network: the profile grants the engine's default network")
     kernel = host_kernel if own_kernel else None

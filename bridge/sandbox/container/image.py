@@ -22,7 +22,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-import anyio
 import anyio.to_thread
 
 from bridge.errors import SandboxError
@@ -90,10 +89,9 @@ class ImageEngine:
         )
 
     async def names(self, repository: str) -> frozenset[str]:
-        images = await self._api.ask("list images", self._api.client.images)
         return frozenset(
             name
-            for image in images
+            for image in await self._api.ask("list images", self._api.client.images)
             for name in _names(image.get("RepoTags"))
             if name.rpartition(":")[0] == repository
         )
@@ -187,8 +185,7 @@ async def ensure_present(
     if name.startswith("localhost/") or progress is None:
         what = "runtime image" if name == DEFAULT_FALLBACK else f"image {name}"
         remedy = None if ours else f"Run `{engine.kind} pull {name}`."
-        message = f"{engine.kind} has no {what} yet."
-        raise SandboxError(message, remedy=remedy, code="image_missing")
+        raise SandboxError(f"{engine.kind} has no {what} yet.", remedy=remedy, code="image_missing")
     size = " (about 45 MB; a minute on most lines)" if name == DEFAULT_FALLBACK else ""
     progress(f"{engine.kind}: pulling {name}, once{size}")
     try:

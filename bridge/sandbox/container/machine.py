@@ -161,8 +161,7 @@ class MachineContext:
         if not concerns_machine(self.platform, self.env, info):
             return MachinePlan("none")
         connections = await self.ask("system", "connection", "list", *_JSON)
-        machines = await self.ask("machine", "list", *_JSON)
-        return decide(self.platform, info, connections, machines)
+        return decide(self.platform, info, connections, await self.ask("machine", "list", *_JSON))
 
 
 async def ensure_machine(context: MachineContext) -> PodmanMachine | None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from signal import SIGKILL
 
-import anyio
 import anyio.to_thread
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK

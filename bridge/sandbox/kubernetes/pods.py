@@ -138,7 +138,6 @@ def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[s
     if settings.seccomp.startswith("localhost/"):
         name = settings.seccomp.removeprefix("localhost/")
         seccomp = {"type": "Localhost", "localhostProfile": name}
-    sizes = {"tmp": limits.tmp_bytes, "workspace": limits.workspace_bytes}
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
@@ -168,7 +167,7 @@ def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[s
         "containers": [_container(limits, settings, image)],
         "volumes": [
             {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": str(size)}}
-            for name, size in sizes.items()
+            for name, size in {"tmp": limits.tmp_bytes, "workspace": limits.workspace_bytes}.items()
         ],
     }
 

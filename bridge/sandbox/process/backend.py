@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import anyio
 import anyio.to_thread
 
 from bridge.errors import SandboxError
@@ -70,10 +69,9 @@ class BubblewrapBackend(ProcessBackend):
         if spec.command is not None:
             executable = found.interpreter.executable
             code = await anyio.to_thread.run_sync(compiled_examination, executable)
-        who = found.become(uid, gid)
         async with (
             self._group(found, spec.limits) as group,
-            run_sandbox(self._plan(found, spec, group, who, code)) as sandbox,
+            run_sandbox(self._plan(found, spec, group, found.become(uid, gid), code)) as sandbox,
         ):
             if found.systemd_run:
                 own, mounts = f"/proc/{sandbox.pid}/cgroup", "/proc/self/mountinfo"
@@ -86,8 +84,7 @@ class BubblewrapBackend(ProcessBackend):
         bwrap = host.find_command(self._bwrap, self._environ)
         if bwrap is None:
             message = f"bubblewrap ({self._bwrap}) is not installed."
-            remedy = host.INSTALL_REMEDY
-            raise SandboxError(message, remedy=remedy, code="engine_not_found")
+            raise SandboxError(message, remedy=host.INSTALL_REMEDY, code="engine_not_found")
         found = self._look_at_host(
             host.unprivileged_uid(),
             landlock_abi=landlock.version(),
@@ -137,8 +134,7 @@ class BubblewrapBackend(ProcessBackend):
             cause = "this user has no subordinate ids that unshare and newuidmap can use"
             if found.ids is not None:
                 cause = "the user's directories and files belong to that user"
-            shared = f"{command.SHARED_COUNTERS}; {cause}"
-            made = replace(made, weaker=(*made.weaker, shared))
+            made = replace(made, weaker=(*made.weaker, f"{command.SHARED_COUNTERS}; {cause}"))
         environ: dict[str, str] = {}
         if found.systemd_run:
             unit = f"{PREFIX}-{secrets.token_hex(8)}"

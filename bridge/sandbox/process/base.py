@@ -21,7 +21,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import anyio
 import anyio.to_thread
 
 from bridge.errors import LaunchError, SandboxError
@@ -72,8 +71,7 @@ class Findings:
 
     def become(self, uid: int | None, gid: int | None) -> list[str]:
         """Return the words that start a command as a user; None for the bridge's own."""
-        python = self.interpreter.executable
-        return host.become(uid, gid, setpriv=self.setpriv, python=python)
+        return host.become(uid, gid, setpriv=self.setpriv, python=self.interpreter.executable)
 
 
 T = TypeVar("T", bound=Hashable)

@@ -25,9 +25,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from bridge.background_instance import process_start
 from bridge.errors import LaunchError
 from bridge.model import Limits
-from bridge.sandbox.ownership import Owner, is_dead, process_start
+from bridge.sandbox.ownership import Owner, is_dead
 from bridge.sandbox.process.libseccomp import numbers
 from bridge.sandbox.process.monitor import descendants, processes_by_proc
 

@@ -471,8 +471,7 @@ def shebang(head: bytes) -> list[str]:
 
 def _head(path: Path) -> bytes:
     try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(path.stat().st_mode):
             return b""
         with path.open("rb") as file:
             return file.read(4096)
@@ -495,8 +494,7 @@ def _loader(head: bytes) -> str:
 
 def _surroundings(path: str, home: str) -> list[str]:
     """Return a program's data near its file: its prefix's libraries, or its directory."""
-    file = Path(path)
-    directory = file.parent
+    directory = Path(path).parent
     if directory.name in ("bin", "sbin"):
         prefix = directory.parent
         if str(prefix) in ("/", "/usr", "/usr/local") or _holds(prefix, home):

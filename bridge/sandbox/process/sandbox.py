@@ -23,11 +23,10 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from bridge.descriptor_reader import Pipes, failed_call, read_now, wait_ready
+from bridge.descriptor_reader import Pipes, failed_call, let_go, read_now, wait_ready
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport, code_and_signal
@@ -111,12 +110,9 @@ class Monitor:
         self._process.kill()
 
     def close(self) -> None:
-        for descriptor in (self._handle, self._info, self._child_handle):
-            if descriptor >= 0:
-                with suppress(OSError, ValueError):
-                    anyio.notify_closing(descriptor)
-                os.close(descriptor)
-        self._handle = self._info = self._child_handle = -1
+        self._handle, self._info, self._child_handle = map(
+            let_go, (self._handle, self._info, self._child_handle)
+        )
 
 
 def parse_status(received: bytes) -> dict[str, int]:
@@ -282,8 +278,7 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
         launch = start.prepare(ends.descriptors)
         # No await between the start and the `try` that owns its end.
         process = _spawn(start, ends, launch)
-        info = ends.take(ends.info[0])
-        monitor = Monitor(process, info, start)
+        monitor = Monitor(process, ends.take(ends.info[0]), start)
         options_sent = False
         watchdog = start.watchdog
         try:
@@ -299,8 +294,7 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
                 await monitor.wait_child()
                 isolation, received, status = start.isolation, b"", ends.status[0]
                 if (judge := start.judge) is not None:
-                    permission = ends.permission[1]
-                    seen, received = await receive_examination(status, permission, judge)
+                    seen, received = await receive_examination(status, ends.permission[1], judge)
                     isolation = seen or isolation
                 received = await _read_status(status, received, 8 * 1024)
                 if received != stage.CONFINED:

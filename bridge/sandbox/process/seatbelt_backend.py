@@ -130,9 +130,8 @@ class SeatbeltBackend(UnnamespacedBackend):
         if self.system != SYSTEM:
             raise SandboxError("Only macOS has Seatbelt.", code="wrong_system")
         if not os.access(self.sandbox_exec, os.X_OK):
-            message = f"{self.sandbox_exec} is not there."
             raise SandboxError(
-                message,
+                f"{self.sandbox_exec} is not there.",
                 remedy="It is part of macOS; use podman or docker.",
                 code="engine_not_found",
             )

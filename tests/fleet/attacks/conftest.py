@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,14 +10,10 @@ import pytest
 from scripts.fleet.cluster import Cluster
 from tests.fleet.engine import engine_on
 from tests.fleet.rig import settings_in
+from tests.security.conftest import host
 from tests.security.rig import MEMORY, PIDS, Arena, arena_on
-from tests.security.targets import planted
 
-
-@pytest.fixture(scope="session")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, object]]:
-    with planted(tmp_path_factory.mktemp("host")) as found:
-        yield found
+__all__ = ["host"]
 
 
 @pytest.fixture(scope="module")

@@ -21,16 +21,15 @@ from bridge.guest.protocol.wire import (
     encode,
 )
 
-json_values = st.recursive(
+VALUES = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers(-(2**53), 2**53)
-    | st.floats(allow_nan=False)
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=20,
-).filter(lambda value: "Infinity" not in json.dumps(value))
-
+)
 
 HOST_FRAMES = [
     wire.Stop(late=False),
@@ -46,26 +45,11 @@ def test_host_frames_survive_the_channel(frame: wire.HostFrame) -> None:
     assert decode_host_frame(line) == frame
 
 
-@given(json_values)
+@given(VALUES)
 def test_any_json_value_survives_a_reply(value: object) -> None:
     data = encode(Reply(id=1, value=value))
     assert data.count(b"\n") == 1
     assert decode_host_frame(data[:-1]) == Reply(id=1, value=value)
-
-
-def test_raw_bytes_are_part_of_the_frame_however_they_arrive() -> None:
-    frames: list[wire.GuestFrame] = [
-        wire.Output("stdout", b'\n\n+3\n{"type":"exited"}\n'),
-        wire.Output("stderr"),
-        wire.Exited(code=0),
-    ]
-    text = b"".join(encode(frame) for frame in frames)
-    for size in range(1, len(text) + 1):
-        decoder = LineDecoder()
-        pieces = [text[at : at + size] for at in range(0, len(text), size)]
-        found = [decode_guest_frame(line) for piece in pieces for line in decoder.feed(piece)]
-        assert found == frames
-        assert decoder._size == 0
 
 
 def test_raw_bytes_over_the_limit_are_refused_before_they_come() -> None:
@@ -139,16 +123,6 @@ def test_a_value_nested_beyond_the_stack_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="too deeply"):
         encode(Reply(id=1, value=value))
 
-
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
-)
 
 LEAN = (
     "import sys; sys.path.insert(0, sys.argv[1])\n"

@@ -15,6 +15,7 @@ from bridge.guest import imports
 from bridge.guest.processes import cpu_clock
 from bridge.guest.protocol.wire import Call, Done, Exited, Output, decode_guest_frame
 from tests.guest.finished import Case, programs
+from tests.sandbox.process.rig import exists
 from tests.waiting import until, until_exists
 
 FIND_CHANNEL = """
@@ -24,15 +25,8 @@ fd = max(n for n in map(int, os.listdir("/proc/self/fd")) if os.path.exists(f"/p
 """
 
 
-def alive(pid: int) -> bool:
-    try:
-        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-
-
 async def gone(*pids: int) -> None:
-    await until(lambda: not any(alive(pid) for pid in pids))
+    await until(lambda: not any(exists(pid) for pid in pids))
 
 
 def children_of(pid: int) -> list[int]:

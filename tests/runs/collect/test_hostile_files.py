@@ -14,7 +14,7 @@ from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Call, Done, Exited, File
 from bridge.model import Limits
 from bridge.runs.collect.collector import Collector
-from bridge.runs.collect.outputs import MAX_MISSING, MAX_PART_BYTES, Collected
+from bridge.runs.collect.outputs import MAX_ITEMS, MAX_PART, Collected
 from bridge.runs.program import COLLECT_SECONDS, GRACE_SECONDS, ProgramEnd
 from bridge.sandbox.failure import classify
 from bridge.store import Store
@@ -104,7 +104,7 @@ async def test_parts_out_of_order_cost_their_own_file_alone(tmp_path: Path) -> N
             part("good", b"1"),
             part("good", b"2"),
             part("late", more=True),
-            File(name="late", data=bytes(MAX_PART_BYTES + 1), more=True),
+            File(name="late", data=bytes(MAX_PART + 1), more=True),
             part("late"),
             part("empty part", more=True),
             File(name="empty part", more=True),
@@ -136,7 +136,7 @@ async def test_quotas_hold_whatever_comes(tmp_path: Path) -> None:
     assert len(files) == LIMITS.out_files
     assert missing == {"out": "there are more files than a run may leave"}
 
-    huge = [part("huge", bytes(MAX_PART_BYTES + 3))]
+    huge = [part("huge", bytes(MAX_PART + 3))]
     _, files, missing = await taken(store(tmp_path / "3"), huge, Limits())
     assert missing == {"huge": "a part of it is too large"}
 
@@ -156,8 +156,8 @@ async def test_problems_are_told_in_few_short_clean_lines(tmp_path: Path) -> Non
         *(File(name=str(n), problem="x") for n in range(100)),
     ]
     left, files, missing = await taken(store(tmp_path), frames, clear=clear)
-    assert len(left.missing) == MAX_MISSING + 1
-    assert left.missing[-1].why == f"{101 - MAX_MISSING} more could not be kept"
+    assert len(left.missing) == MAX_ITEMS + 1
+    assert left.missing[-1].why == f"{101 - MAX_ITEMS} more could not be kept"
     assert missing["a"].isprintable()
     assert len(missing["a"]) < 400
     assert "hunter2" not in f"{missing}{files}{left.artifacts}"

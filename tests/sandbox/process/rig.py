@@ -16,6 +16,7 @@ import anyio
 
 from bridge.model import Limits
 from bridge.sandbox.backend import Backend, ExitReport, LaunchSpec, Sandbox
+from tests.processes import processes
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -64,10 +65,10 @@ async def kill_bridge(code: str, word: str, directory: Path, mark: str = "") -> 
     async with await anyio.open_process(argv, stderr=None, cwd=ROOT, env=environ) as bridge:
         assert bridge.stdout is not None
         child = int(await bridge.stdout.receive())
-        await until(lambda: not mark or bool(with_argument(mark)))
+        await until(lambda: not mark or bool(processes(mark)))
         bridge.kill()
         await bridge.wait()
-        await until(lambda: not exists(child) and not (mark and with_argument(mark)))
+        await until(lambda: not exists(child) and not (mark and processes(mark)))
     return bridge.pid
 
 
@@ -150,17 +151,6 @@ def left_groups(bridge: int | None = None) -> list[Path]:
             break
         time.sleep(LOOK_SECONDS)
     return groups_of(owner)
-
-
-def with_argument(mark: str) -> list[int]:
-    found = []
-    for place in Path("/proc").iterdir():
-        try:
-            if place.name.isdigit() and mark.encode() in (place / "cmdline").read_bytes():
-                found.append(int(place.name))
-        except OSError:
-            continue
-    return [pid for pid in found if pid != os.getpid()]
 
 
 def processes_below() -> list[int]:

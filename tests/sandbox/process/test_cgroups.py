@@ -7,8 +7,9 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+from bridge.background_instance import process_start
 from bridge.model import MEBIBYTE, Limits
-from bridge.sandbox.ownership import Owner, current_owner, process_start
+from bridge.sandbox.ownership import Owner, current_owner
 from bridge.sandbox.process.cgroups import (
     CgroupParent,
     SandboxCgroups,
@@ -113,7 +114,7 @@ def test_only_dead_bridges_groups_are_removed(tmp_path: Path) -> None:
     parent = CgroupParent(directory=str(tmp_path), controllers=frozenset({"pids"}), unified=True)
     own = current_owner()
     dead = replace(own, start="1")
-    alive = replace(own, pid=os.getppid(), start=process_start(os.getppid()) or "")
+    alive = replace(own, pid=os.getppid(), start=process_start(os.getppid()))
     kept = {group_name(own, "own"), group_name(alive, "a"), "stranger"}
     for name in (*kept, group_name(dead, "a"), group_name(dead, "b")):
         (tmp_path / name).mkdir()

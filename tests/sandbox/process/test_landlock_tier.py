@@ -29,6 +29,7 @@ from bridge.sandbox.process.landlock_backend import TIER, LandlockBackend, isola
 from bridge.settings import load
 from tests.contract.rig import ordinary_user, usable_python
 from tests.engine_rig import ListFinder, engine_on, workshop
+from tests.processes import processes
 from tests.sandbox.process.rig import (
     BRIDGE,
     DAEMON,
@@ -41,7 +42,6 @@ from tests.sandbox.process.rig import (
     run,
     spec,
     wait_ready,
-    with_argument,
 )
 from tests.waiting import until
 
@@ -324,12 +324,12 @@ async def test_a_daemon_ends_with_the_program(backend: LandlockBackend) -> None:
     with anyio.fail_after(PATIENCE):
         async with backend.launch(spec(DAEMON.format(mark=mark) + "sys.stdin.read()")) as sandbox:
             await wait_ready(sandbox)
-            await until(lambda: bool(with_argument(mark)))
+            await until(lambda: bool(processes(mark)))
             await sandbox.kill()
             await read_all(sandbox)
             report = await sandbox.wait()
             assert report.signal == signal.SIGKILL
-            assert with_argument(mark) == []
+            assert not processes(mark)
 
 
 async def test_bombs_are_bounded_and_ended(backend: LandlockBackend) -> None:
@@ -411,16 +411,17 @@ def test_packages_within_the_library_are_left_out_one_by_one(tmp_path: Path) -> 
 ORDINARY = """
 import json, os, sys, anyio
 from bridge.sandbox.process.landlock_backend import LandlockBackend
-from tests.sandbox.process.rig import DAEMON, read_all, spec, wait_ready, with_argument
+from tests.processes import processes
+from tests.sandbox.process.rig import DAEMON, read_all, spec, wait_ready
 async def main():
     async with LandlockBackend(environ=dict(os.environ)) as backend:
         probe = await backend.probe()
         daemon = DAEMON.format(mark="ordinary-%d-" % os.getpid()) + "sys.stdin.read()"
         async with backend.launch(spec(daemon)) as sandbox:
             await wait_ready(sandbox)
-            while not with_argument("ordinary-%d-" % os.getpid()):
+            while not processes("ordinary-%d-" % os.getpid()):
                 await anyio.sleep(0.01)
-        left = with_argument("ordinary-%d-" % os.getpid())
+        left = list(processes("ordinary-%d-" % os.getpid()))
         signals = "import os\\ntry: os.kill(%d, 0)\\nexcept OSError: print('no')"
         async with backend.launch(spec(signals % os.getpid())) as sandbox:
             said = await read_all(sandbox)

@@ -20,7 +20,8 @@ from bridge.model import Limits
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.monitor import descendants, parse_ps, processes_by_ps, relatives
 from bridge.sandbox.process.sandbox import LaunchWatchdog, exit_report, parse_status
-from tests.sandbox.process.rig import PATIENCE, spec, with_argument
+from tests.processes import processes
+from tests.sandbox.process.rig import PATIENCE, spec
 from tests.waiting import until, until_exists
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
@@ -79,13 +80,13 @@ async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
         argv = [sys.executable, "-c", LAUNCHER, str(script)]
         async with await anyio.open_process(argv, stdout=None, stderr=None, cwd=ROOT) as bridge:
             await until_exists(started)
-            assert len(with_argument(mark)) > 1
+            assert len(processes(mark)) > 1
             bridge.kill()
             await bridge.wait()
         try:
-            await until(lambda: with_argument(mark) == [])
+            await until(lambda: not processes(mark))
         finally:
-            for pid in with_argument(mark):
+            for pid in processes(mark):
                 os.kill(pid, signal.SIGKILL)
     await backend.reap()
 

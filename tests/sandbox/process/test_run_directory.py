@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bridge.background_instance import process_start
 from bridge.errors import LaunchError
-from bridge.sandbox.ownership import current_owner, process_start
+from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import base
 
 
@@ -68,7 +69,7 @@ def test_only_a_dead_bridges_directories_are_reaped(
 ) -> None:
     owner = current_owner()
     dead = replace(owner, start="1")
-    peer = replace(owner, pid=os.getppid(), start=process_start(os.getppid()) or "")
+    peer = replace(owner, pid=os.getppid(), start=process_start(os.getppid()))
     for other in (dead, peer):
         base.make_run_directory(tmp_path, other, None)
     (tmp_path / "mcp-code-bridge_x").mkdir()
