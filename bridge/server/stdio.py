@@ -392,7 +392,7 @@ async def serve_client(
     over = anyio.CancelScope()
     writer = StdoutMessages(out, over, observer, resumed)
     reader = StdinMessages(source, writer, observer, resumed.lines)
-    with over:
+    with over, suppress(anyio.ClosedResourceError):
         for number in resumed.open.keys() - resumed.set_up():
             error = ErrorData(code=INTERNAL_ERROR, message=resumed.open[number])
             await writer.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error)))
