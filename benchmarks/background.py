@@ -29,7 +29,7 @@ from benchmarks.bridge_client import BRIDGE, Servers, configure, environment
 from benchmarks.engines import Engine, find
 from benchmarks.figures import median
 from benchmarks.processes import all_pids, below, command, proportional_mb
-from benchmarks.results import Measurement
+from benchmarks.results import Measurement, compare_medians
 from benchmarks.rows.bulk import FETCH, MEGABYTE, RESULT_MB
 from benchmarks.targets import CLIENTS
 from bridge.background_instance import directory_of, instances
@@ -371,13 +371,8 @@ def _drop_caches(cold: bool) -> None:
 
 
 def compare_modes(row: str, figures: list[float], floors: list[float]) -> Measurement:
-    return Measurement(
-        row=row,
-        figure=median(figures),
-        floor=median(floors),
-        samples=tuple(figures),
-        floor_samples=tuple(floors),
-        detail=f"fastest {min(figures):.1f} and {min(floors):.1f} ms",
+    return compare_medians(
+        row, figures, floors, detail=f"fastest {min(figures):.1f} and {min(floors):.1f} ms"
     )
 
 

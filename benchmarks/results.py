@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from benchmarks.figures import Summary, kept, ratio, rounded, summary
+from benchmarks.figures import Summary, kept, median, ratio, rounded, summary
 from benchmarks.targets import BY_KEY, Verdict
 
 FORMAT = "mcp-code-bridge benchmark"
@@ -63,6 +63,26 @@ class Measurement:
     def summary(self) -> Summary | None:
         """What the samples come to."""
         return summary(self.samples)
+
+
+def compare_medians(
+    row: str,
+    figures: Sequence[float],
+    floors: Sequence[float],
+    *,
+    engine: str = "",
+    detail: str = "",
+) -> Measurement:
+    """Return the measurement whose figure and floor are the medians of these samples."""
+    return Measurement(
+        row=row,
+        engine=engine,
+        figure=median(figures),
+        floor=median(floors),
+        samples=tuple(figures),
+        floor_samples=tuple(floors),
+        detail=detail,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,8 @@ import anyio.to_thread
 from benchmarks.bench import LEAN_SERVER, Bench, BenchmarkError
 from benchmarks.bridge_client import open_bridge
 from benchmarks.engines import Engine
-from benchmarks.figures import median
 from benchmarks.processes import watch_growth
-from benchmarks.results import Measurement
+from benchmarks.results import Measurement, compare_medians
 
 SERVERS = {"lean": LEAN_SERVER}
 MEGABYTE = 1_000_000
@@ -101,14 +100,7 @@ async def result(bench: Bench, engine: Engine) -> list[Measurement]:
             inside += answer.result
             copied.append(await anyio.to_thread.run_sync(pipe_copy, size))
     return [
-        Measurement(
-            row="result-time",
-            engine=engine.name,
-            figure=median(inside),
-            floor=median(copied),
-            samples=tuple(inside),
-            floor_samples=tuple(copied),
-        ),
+        compare_medians("result-time", inside, copied, engine=engine.name),
         Measurement(
             row="result-memory",
             engine=engine.name,
@@ -128,16 +120,7 @@ async def linear(bench: Bench, engine: Engine) -> list[Measurement]:
         answer = await bridge.run(FETCH.format(sizes=sizes * rounds), timeout=RUN_SECONDS)
     small = [ms / SMALL_MB for ms in answer.result[0::2]]
     large = [ms / LARGE_MB for ms in answer.result[1::2]]
-    return [
-        Measurement(
-            row="linear-bytes",
-            figure=median(large),
-            floor=median(small),
-            samples=tuple(large),
-            floor_samples=tuple(small),
-            detail=f"measured on {engine.name}",
-        )
-    ]
+    return [compare_medians("linear-bytes", large, small, detail=f"measured on {engine.name}")]
 
 
 def head(lines: int) -> float:

@@ -11,7 +11,7 @@ from benchmarks.bench import LEAN_SERVER, TOOL_SERVER, Bench
 from benchmarks.bridge_client import Bridge, open_bridge, open_direct, timed_call
 from benchmarks.engines import Engine
 from benchmarks.figures import median
-from benchmarks.results import Measurement
+from benchmarks.results import Measurement, compare_medians
 
 SERVERS = {"bench": TOOL_SERVER, "lean": LEAN_SERVER}
 
@@ -74,16 +74,7 @@ async def sequential(bench: Bench, engine: Engine) -> list[Measurement]:
             # The next sandbox is being made ready, which would slow the client down.
             await anyio.sleep(0.5)
             direct += [await timed_call(client, "noop") for _ in range(CALLS)]
-    return [
-        Measurement(
-            row="call",
-            engine=engine.name,
-            figure=median(inside),
-            floor=median(direct),
-            samples=tuple(inside),
-            floor_samples=tuple(direct),
-        )
-    ]
+    return [compare_medians("call", inside, direct, engine=engine.name)]
 
 
 async def gathered(bench: Bench, engine: Engine) -> list[Measurement]:
@@ -146,16 +137,7 @@ async def linear(bench: Bench, engine: Engine) -> list[Measurement]:
         for _ in range(bench.count(3, 1)):
             few.append(await _value(bridge, LOOP.format(count=FEW_CALLS)))
             many.append(await _value(bridge, LOOP.format(count=MANY_CALLS)))
-    return [
-        Measurement(
-            row="linear-calls",
-            figure=median(many),
-            floor=median(few),
-            samples=tuple(many),
-            floor_samples=tuple(few),
-            detail=f"measured on {engine.name}",
-        )
-    ]
+    return [compare_medians("linear-calls", many, few, detail=f"measured on {engine.name}")]
 
 
 async def _value(bridge: Bridge, code: str) -> float:

@@ -13,8 +13,7 @@ import anyio.to_thread
 from benchmarks.bench import Bench, BenchmarkError
 from benchmarks.bridge_client import Bridge, configure, open_bridge
 from benchmarks.engines import Engine
-from benchmarks.figures import median
-from benchmarks.results import Measurement
+from benchmarks.results import Measurement, compare_medians
 
 RUNS = (9, 3)
 """Of a full and of a quick benchmark."""
@@ -67,16 +66,7 @@ async def imports(bench: Bench, engine: Engine) -> list[Measurement]:
             for _ in range(bench.count(*RUNS)):
                 floors.append((await _taken(environment, OTHER))[0])
                 samples.append((await _taken(asked, ASKING))[0])
-    return [
-        Measurement(
-            row="packages",
-            engine=engine.name,
-            figure=median(samples),
-            floor=median(floors),
-            samples=tuple(samples),
-            floor_samples=tuple(floors),
-        )
-    ]
+    return [compare_medians("packages", samples, floors, engine=engine.name)]
 
 
 async def _taken(bridge: Bridge, head: str) -> tuple[float, bool]:

@@ -18,9 +18,8 @@ from benchmarks.bridge_client import (
     open_direct,
 )
 from benchmarks.engines import Engine
-from benchmarks.figures import median
 from benchmarks.processes import all_pids, below, command
-from benchmarks.results import Measurement
+from benchmarks.results import Measurement, compare_medians
 from bridge.inventory.configuration import ConfigFinder, consents_of, context_for
 from bridge.inventory.inventory import Listing, ToolCache
 from bridge.model import Tool
@@ -130,11 +129,9 @@ async def _listed(command: tuple[str, ...]) -> list[Tool]:
 
 
 def _flat(row: str, engine: Engine, few: list[float], many: list[float]) -> Measurement:
-    return Measurement(
-        row=row,
-        figure=median(many),
-        floor=median(few),
-        samples=tuple(many),
-        floor_samples=tuple(few),
+    return compare_medians(
+        row,
+        many,
+        few,
         detail=f"measured on {engine.name}; only the server that is used was started",
     )

@@ -17,7 +17,7 @@ from benchmarks.bench import TOOL_SERVER, Bench
 from benchmarks.bridge_client import Bridge, configure, open_bridge
 from benchmarks.engines import Engine
 from benchmarks.figures import median
-from benchmarks.results import Measurement
+from benchmarks.results import Measurement, compare_medians
 from bridge.gate.audit.log import AuditLog, RunAudit
 from bridge.gate.journal import Journals
 from bridge.gate.pins import Pins
@@ -174,12 +174,10 @@ async def in_runs(bench: Bench, engine: Engine) -> list[Measurement]:
                 taken.append(await _per_call(bridge))
     with_policy, without = samples
     return [
-        Measurement(
-            row="gate-run",
-            figure=median(with_policy),
-            floor=median(without),
-            samples=tuple(with_policy),
-            floor_samples=tuple(without),
+        compare_medians(
+            "gate-run",
+            with_policy,
+            without,
             detail=f"measured on {engine.name}; {RUN_CALLS} calls a run, {RULES} rules",
         )
     ]

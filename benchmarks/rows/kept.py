@@ -15,8 +15,7 @@ import anyio.to_thread
 from benchmarks.bench import TOOL_SERVER, Bench, BenchmarkError
 from benchmarks.bridge_client import Bridge, open_bridge, open_direct, timed_call
 from benchmarks.engines import Engine
-from benchmarks.figures import median
-from benchmarks.results import Measurement
+from benchmarks.results import Measurement, compare_medians
 
 RUNS = (25, 3)
 """Of a full and of a quick benchmark."""
@@ -184,12 +183,4 @@ def _write(bridge: Bridge, size: int) -> float:
 def _measured(
     row: str, engine: Engine, figures: list[float], floors: list[float], detail: str = ""
 ) -> Measurement:
-    return Measurement(
-        row=row,
-        engine=engine.name,
-        figure=median(figures),
-        floor=median(floors),
-        samples=tuple(figures),
-        floor_samples=tuple(floors),
-        detail=detail,
-    )
+    return compare_medians(row, figures, floors, engine=engine.name, detail=detail)

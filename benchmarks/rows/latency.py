@@ -18,7 +18,7 @@ from benchmarks.bridge_client import Bridge, open_bridge, open_direct, timed_cal
 from benchmarks.engines import Engine
 from benchmarks.figures import median, quantile
 from benchmarks.processes import cpu_seconds
-from benchmarks.results import Measurement
+from benchmarks.results import Measurement, compare_medians
 from benchmarks.stampserver import LINE
 from benchmarks.targets import LOCAL
 
@@ -143,16 +143,7 @@ async def home(bench: Bench, engine: Engine) -> list[Measurement]:
                 await anyio.sleep(1.5 * PACE_SECONDS)
 
             await paced(turn, bench.count(*HOME_TURNS))
-    return [
-        Measurement(
-            row="warm-home",
-            engine=engine.name,
-            figure=median(changed),
-            floor=median(still),
-            samples=tuple(changed),
-            floor_samples=tuple(still),
-        )
-    ]
+    return [compare_medians("warm-home", changed, still, engine=engine.name)]
 
 
 async def first_line(bench: Bench, engine: Engine) -> list[Measurement]:

@@ -15,7 +15,7 @@ from benchmarks.engine_api import api_run
 from benchmarks.engines import Engine
 from benchmarks.figures import median, quantile
 from benchmarks.processes import watch_growth
-from benchmarks.results import Measurement
+from benchmarks.results import Measurement, compare_medians
 from benchmarks.targets import CONTAINERS
 
 AT_ONCE = 8
@@ -63,14 +63,7 @@ async def crowded(bench: Bench, engine: Engine) -> list[Measurement]:
             many.append(await _rate(bridge, max(count, CROWD), CROWD, CALLS, times))
             rises.append(growth())
     return [
-        Measurement(
-            row="crowd",
-            engine=engine.name,
-            figure=median(many),
-            floor=median(few),
-            samples=tuple(many),
-            floor_samples=tuple(few),
-        ),
+        compare_medians("crowd", many, few, engine=engine.name),
         Measurement(
             row="crowd-p99",
             engine=engine.name,

@@ -13,9 +13,8 @@ from benchmarks.bench import Bench, BenchmarkError
 from benchmarks.bridge_client import configure, environment, open_bridge
 from benchmarks.cluster import WAITING, ClusterEngine
 from benchmarks.engines import Engine
-from benchmarks.figures import median
 from benchmarks.processes import resident_mb
-from benchmarks.results import Measurement
+from benchmarks.results import Measurement, compare_medians
 from benchmarks.rows.latency import SETTLE_RUNS
 from benchmarks.rows.rates import RUNS, steady_rate, sustained
 from bridge.sandbox.selection import select_backend
@@ -156,11 +155,4 @@ async def streams(bench: Bench, engine: Engine) -> list[Measurement]:
 def _by_turns(
     row: str, engine: Engine, samples: list[float], floor_samples: list[float]
 ) -> Measurement:
-    return Measurement(
-        row=row,
-        engine=engine.name,
-        figure=median(samples),
-        floor=median(floor_samples),
-        samples=tuple(samples),
-        floor_samples=tuple(floor_samples),
-    )
+    return compare_medians(row, samples, floor_samples, engine=engine.name)

@@ -8,8 +8,7 @@ import anyio.to_thread
 from benchmarks.bench import Bench
 from benchmarks.bridge_client import open_bridge
 from benchmarks.engines import Engine
-from benchmarks.figures import median
-from benchmarks.results import Measurement
+from benchmarks.results import Measurement, compare_medians
 
 COLD_RUNS = (12, 4)
 BLOCK = (8, 4)
@@ -53,11 +52,4 @@ async def back_to_back(bench: Bench, engine: Engine) -> list[Measurement]:
 
 
 def _against_own(row: str, engine: Engine, runs: list[float], own: list[float]) -> Measurement:
-    return Measurement(
-        row=row,
-        engine=engine.name,
-        figure=median(runs),
-        floor=median(own),
-        samples=tuple(runs),
-        floor_samples=tuple(own),
-    )
+    return compare_medians(row, runs, own, engine=engine.name)
