@@ -230,16 +230,21 @@ def ask(instance: Instance, *, stop: bool = False) -> dict[str, Any]:
     return accepted[1]
 
 
+def peer_user(link: socket.socket) -> int | None:
+    """Return the id of the user at the other end of a Unix socket. Only Linux tells."""
+    if sys.platform != "linux":
+        return None
+    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[4:8], sys.byteorder)
+
+
 def require_own_peer(link: socket.socket) -> None:
-    """Raise UnavailableError if another user's process is at the other end. Only Linux tells.
+    """Raise UnavailableError if the process of another user is known to be at the other end.
 
     The socket's mode does not keep root away.
     """
-    if sys.platform == "linux":
-        credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        user = int.from_bytes(credentials[4:8], sys.byteorder)
-        if user != os.geteuid():
-            raise UnavailableError(f"user {user} is at the other end of the bridge's socket")
+    if (user := peer_user(link)) not in (None, os.geteuid()):
+        raise UnavailableError(f"user {user} is at the other end of the bridge's socket")
 
 
 def end_hung(instance: Instance) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
@@ -19,8 +18,6 @@ from bridge.discovery.documents import MalformedError
 from bridge.discovery.files import read_own
 from bridge.discovery.report import Definition
 from bridge.private_files import make_directory
-
-logger = logging.getLogger(__name__)
 
 MAX_CONSENTS = 2000
 """Maximum approvals of the user, and of clients. The user's oldest ones are removed. A client's are

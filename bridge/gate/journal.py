@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,8 +31,6 @@ from bridge.event_loop import LARGE, estimated_size
 from bridge.gate.policy import CallFacts, FlowState
 from bridge.guest.protocol import json_text
 from bridge.model import OWN_SERVER, CallCount, Effect, Json, RetriedReads
-
-logger = logging.getLogger(__name__)
 
 MAX_RESULT_BYTES = 4 * 1024 * 1024  # Of a server's result; the journal does not keep larger ones.
 

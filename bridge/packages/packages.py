@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,8 +28,6 @@ from bridge.packages.target import Installed, PackageTarget, installed_in, targe
 from bridge.packages.uv import Resolver
 from bridge.sandbox.backend import Bind
 from bridge.settings import Settings, packages_dir, store_of
-
-logger = logging.getLogger(__name__)
 
 INSIDE = "/packages"  # Their directory in a sandbox.
 

@@ -13,7 +13,6 @@ import json
 import logging
 import re
 import socket
-import struct
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bridge.background_instance import peer_user
 from bridge.errors import BridgeError
 from bridge.event_loop import exposition
 from bridge.gate.audit.reading import end_orphans
@@ -397,9 +397,9 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         peer = transport.get_extra_info("socket")
-        if peer is not None and peer.family == socket.AF_UNIX and hasattr(socket, "SO_PEERCRED"):
-            peer_ids = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            self.caller = self.user = f"uid {struct.unpack('3i', peer_ids)[1]}"
+        is_local = peer is not None and peer.family == socket.AF_UNIX
+        if is_local and (user := peer_user(peer)) is not None:
+            self.caller = self.user = f"uid {user}"
         self._timer = self.loop.call_later(HEAD_SECONDS, transport.abort)
         self._admission.accept(self)
 

@@ -7,7 +7,6 @@ known limits have a table; docs/clients.md has the measurements.
 
 from __future__ import annotations
 
-import logging
 import math
 import uuid
 from collections.abc import Callable, Hashable, Mapping
@@ -29,8 +28,6 @@ from bridge.gate.question import one_line
 from bridge.model import Json
 from bridge.runs.suspended_runs import SuspendedRun, SuspendedRuns, Waiting
 from bridge.upstream.client_features import Method
-
-logger = logging.getLogger(__name__)
 
 Context = ServerRequestContext[Any]
 
