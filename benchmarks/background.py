@@ -391,10 +391,7 @@ def _through(bench: Bench, engine: Engine) -> list[Measurement]:
     servers = replace(several, servers={**several.servers, "lean": LEAN_SERVER})
     calls: dict[str, list[float]] = {ON: [], OFF: []}
     results: dict[str, list[float]] = {ON: [], OFF: []}
-    with (
-        clients(bench, ON, engine, servers) as shared,
-        clients(bench, OFF, engine, servers) as own,
-    ):
+    with clients(bench, ON, engine, servers) as shared, clients(bench, OFF, engine, servers) as own:
         users = (shared, own)
         for user in users:
             user.add()

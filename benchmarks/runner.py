@@ -66,10 +66,7 @@ GROUPS = (
     Group(keys=("linear-calls",), measure=calls.linear),
     Group(keys=("linear-bytes",), measure=bulk.linear),
     *(
-        Group(
-            keys=(f"clients-{count}",),
-            measure=partial(background.side_by_side, count=count),
-        )
+        Group(keys=(f"clients-{count}",), measure=partial(background.side_by_side, count=count))
         for count in CLIENTS
     ),
     Group(

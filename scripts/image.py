@@ -116,10 +116,7 @@ def load_docker(tarball: Path, key: str, flavour: str, tag: str) -> None:
         pass
     print(f"Importing {name} into docker ...", file=sys.stderr, flush=True)
     client.api.import_image(
-        src=str(tarball),
-        repository=NAMES["docker"],
-        tag=tag,
-        changes=changes(flavour, key),
+        src=str(tarball), repository=NAMES["docker"], tag=tag, changes=changes(flavour, key)
     )
     client.images.get(name).tag(NAMES["podman"], tag)
 

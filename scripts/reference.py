@@ -199,9 +199,7 @@ def _keys(
     yield from table(["key", "default", "value", "what it says"], rows)
 
 
-def _declared(
-    shape: type,
-) -> tuple[dict[str, Callable[..., Any]], type, dict[str, str]]:
+def _declared(shape: type) -> tuple[dict[str, Callable[..., Any]], type, dict[str, str]]:
     """Return the parsers of a dataclass's keys, itself, and its fields by their keys."""
     found = declared.keys(shape)
     parsers_of = {key: each.metadata["parse"] for key, each in found.items()}

@@ -101,10 +101,7 @@ async def idle(bench: Bench, engine: Engine) -> list[Measurement]:
             detail=f"{still} sandboxes, {len(pids)} processes, over {seconds} s",
         ),
         Measurement(
-            row="idle-memory",
-            engine=engine.name,
-            figure=all_mb,
-            detail="shared pages in part",
+            row="idle-memory", engine=engine.name, figure=all_mb, detail="shared pages in part"
         ),
         Measurement(row="idle-own", engine=engine.name, figure=own_mb),
     ]

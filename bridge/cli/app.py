@@ -308,8 +308,7 @@ def _group(
 
 def _serve(
     http: Annotated[
-        str | None,
-        Option(metavar="HOST:PORT", help="serve streamable HTTP instead; or unix:/PATH"),
+        str | None, Option(metavar="HOST:PORT", help="serve streamable HTTP instead; or unix:/PATH")
     ] = None,
     no_token: Annotated[
         bool, Option("--no-token", help="serve HTTP to every user of this machine")
@@ -328,8 +327,7 @@ def _run(
     code: Code = None,
     servers: Annotated[str | None, opt("A,B", "servers to load")] = None,
     timeout: Annotated[
-        float | None,
-        opt("SECONDS", "time limit of the program [MCP_BRIDGE_TIMEOUT, default: 30]"),
+        float | None, opt("SECONDS", "time limit of the program [MCP_BRIDGE_TIMEOUT, default: 30]")
     ] = None,
     plan: Annotated[
         bool, flag("--plan", "list writes instead of making them, then ask whether to apply them")
@@ -343,8 +341,7 @@ def _run(
         opt("REQUIREMENT", "a package that your settings allow; may be repeated", "--package"),
     ] = None,
     session: Annotated[
-        str | None,
-        opt("NAME", "keep variables, imports and files", completes=complete_sessions),
+        str | None, opt("NAME", "keep variables, imports and files", completes=complete_sessions)
     ] = None,
     end_session: Annotated[
         bool, flag("--end-session", "end the session after the run; without a program, just end it")

@@ -277,9 +277,7 @@ async def approve_skills(
 
 
 async def remove_skills(
-    settings: Settings,
-    *,
-    names: Annotated[list[str], arg("NAME", "names of skills")],
+    settings: Settings, *, names: Annotated[list[str], arg("NAME", "names of skills")]
 ) -> int:
     async with open_engine(settings) as engine:
         index = engine.skills.index

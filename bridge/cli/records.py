@@ -345,10 +345,7 @@ _WORDS = {"success": "ok", "validation_error": "refused"}
 
 
 async def list_runs(
-    settings: Settings,
-    *,
-    number: Annotated[int, count("how many")] = 20,
-    as_json: AsJson = False,
+    settings: Settings, *, number: Annotated[int, count("how many")] = 20, as_json: AsJson = False
 ) -> int:
     """The newest comes first. The list keeps a run for 14 days. It includes programs that the
     bridge refused to run.

@@ -118,11 +118,7 @@ _ROWS = (
     _row("cursor"),
     _row(
         "vscode",
-        files=(
-            "{vscode}/mcp.json",
-            "{vscode}/profiles/*/mcp.json",
-            "{workspace}/.vscode/mcp.json",
-        ),
+        files=("{vscode}/mcp.json", "{vscode}/profiles/*/mcp.json", "{workspace}/.vscode/mcp.json"),
         kinds=("stdio", "http"),
         each=True,
         command="code",

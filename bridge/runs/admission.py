@@ -440,10 +440,7 @@ def refusal_result(run_id: str, program: Reading, verdict: Verdict, limits: Limi
 
 
 def add_findings(
-    result: RunResult,
-    program: Reading,
-    verdict: Verdict = NOTHING,
-    restarted: Collection[str] = (),
+    result: RunResult, program: Reading, verdict: Verdict = NOTHING, restarted: Collection[str] = ()
 ) -> RunResult:
     """Return a result with its program's repairs and findings.
 

@@ -158,10 +158,7 @@ class Execution(Program):
         self._began = time.monotonic()
         self.gate: Gate | None = None
         artifacts = RunArtifacts(
-            parts.artifacts,
-            run.request.owner,
-            run.run_id,
-            lambda: self._provenance.provenance(),
+            parts.artifacts, run.request.owner, run.run_id, lambda: self._provenance.provenance()
         )
         clear = run.gate.context.marks.of("")
         super().__init__(

@@ -271,10 +271,7 @@ class NotifyingServer(Server[Any]):
         self.notices = notices
 
     def create_initialization_options(
-        self,
-        notification_options: NotificationOptions | None = None,
-        *more: Any,
-        **others: Any,
+        self, notification_options: NotificationOptions | None = None, *more: Any, **others: Any
     ) -> InitializationOptions:
         """Return the handshake's options; the SDK's transports pass no options."""
         own = NotificationOptions(tools_changed=True, resources_changed=True)

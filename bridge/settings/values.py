@@ -173,9 +173,7 @@ class Settings:
         parsers.choice(OutputMode), "compact", flag="compact, toon, json or auto"
     )
     structured: RecordPlace = declare(
-        parsers.choice(RecordPlace),
-        "meta",
-        flag="where to put structured results: meta or content",
+        parsers.choice(RecordPlace), "meta", flag="where to put structured results: meta or content"
     )
     log_level: LogLevel = declare(
         parsers.choice(LogLevel), "INFO", flag=", ".join(get_args(LogLevel))
@@ -202,9 +200,7 @@ class Settings:
         parsers.integer(500, 100_000), 1500, flag="what the description of run_python may cost"
     )
     preflight: PreflightMode = declare(
-        parsers.choice(PreflightMode),
-        "check",
-        flag="check programs before they run: check or off",
+        parsers.choice(PreflightMode), "check", flag="check programs before they run: check or off"
     )
     audit: AuditMode = declare(parsers.choice(AuditMode), "on")
     audit_days: int = declare(parsers.integer(1, 3660), 90)

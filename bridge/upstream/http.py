@@ -200,10 +200,7 @@ class CappedClient(WebClient):
         if isinstance(response.stream, httpx2.AsyncByteStream):
             stream = _PlainStream(response.stream, 0, encoding, None, self._heard)
             # Some bodies never end, and an excerpt is enough unless it is a JSON-RPC error.
-            with (
-                anyio.move_on_after(2.0),
-                suppress(httpx2.StreamError, httpx2.TransportError),
-            ):
+            with anyio.move_on_after(2.0), suppress(httpx2.StreamError, httpx2.TransportError):
                 async for piece in stream._chunks():
                     body += piece
                     if len(body) > min(LARGE, self._endpoint.max_message_bytes):

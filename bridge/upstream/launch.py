@@ -226,10 +226,7 @@ def explain_missing(
 
 
 def explain_spawn_failure(
-    spec: ServerSpec,
-    environ: Mapping[str, str],
-    error: OSError | ValueError,
-    here: Path = Path(),
+    spec: ServerSpec, environ: Mapping[str, str], error: OSError | ValueError, here: Path = Path()
 ) -> tuple[str, str]:
     command, place = spec.command, f"in {spec.source.path}"
     if spec.cwd is not None and not Path(here, spec.cwd).is_dir():

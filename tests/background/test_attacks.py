@@ -221,9 +221,7 @@ def test_input_that_a_lost_bridge_had_taken_is_not_given_to_the_next_one(user: P
     os.close(lock)
 
 
-def test_a_late_answer_to_a_lost_bridges_question_answers_no_other_question(
-    user: Person,
-) -> None:
+def test_a_late_answer_to_a_lost_bridges_question_answers_no_other_question(user: Person) -> None:
     user.add_servers("keeper", args=[str(RECORDER.with_name("inquirer.py"))])
     with user.client() as client:
         client.initialize()

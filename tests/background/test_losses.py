@@ -42,9 +42,7 @@ def test_after_a_crash_the_next_request_works_in_every_client(user: Person) -> N
         assert len(user.processes()) == 1
 
 
-def test_an_open_request_gets_an_error_that_names_the_calls_that_had_gone_out(
-    user: Person,
-) -> None:
+def test_an_open_request_gets_an_error_that_names_the_calls_that_had_gone_out(user: Person) -> None:
     user.add_servers("keeper")
     program = "await mcp_keeper.write_note(topic='a', text='b'); await mcp_keeper.slow(text='x')"
     with user.client() as client:

@@ -107,9 +107,7 @@ def test_servers_with_the_same_tools_are_told_once() -> None:
 
 TEXT = st.text(st.characters(codec=None), max_size=40)
 SERVERS = st.dictionaries(
-    TEXT,
-    st.tuples(TEXT, st.none() | st.dictionaries(TEXT, TEXT, max_size=12)),
-    max_size=8,
+    TEXT, st.tuples(TEXT, st.none() | st.dictionaries(TEXT, TEXT, max_size=12)), max_size=8
 )
 
 

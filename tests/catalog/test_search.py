@@ -12,14 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.search import (
-    GOOD_FIT,
-    MAX_LIMIT,
-    Match,
-    ToolIndex,
-    correct_word,
-    words,
-)
+from bridge.catalog.search import GOOD_FIT, MAX_LIMIT, Match, ToolIndex, correct_word, words
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Tool
 from tests.raised import raises_code

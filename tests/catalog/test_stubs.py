@@ -183,11 +183,7 @@ def tool(
         server=server,
         name=name,
         description=description,
-        input_schema={
-            "type": "object",
-            "properties": properties or {},
-            "required": required or [],
-        },
+        input_schema={"type": "object", "properties": properties or {}, "required": required or []},
         output_schema=output,
     )
 
@@ -245,9 +241,7 @@ OBSERVED = ToolEntry(tool=tool(), alias="x", observed=Observation(schema=SEEN, c
 
 ENTRIES: dict[str, Tool | ToolEntry] = {
     "types and defaults": tool(
-        properties={"repo": STRING, "labels": LABELS, "state": STATE},
-        required=["repo"],
-        output=ROW,
+        properties={"repo": STRING, "labels": LABELS, "state": STATE}, required=["repo"], output=ROW
     ),
     "required after optional": tool(
         properties={"a": STRING, "limit": {"type": "integer"}, "b": STRING}, required=["a", "b"]

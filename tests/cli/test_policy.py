@@ -234,8 +234,7 @@ async def test_json_has_the_decision_on_each_call(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
-    [("await mcp_nail.send()", "mcp_nail"), ("def (", "line 1")],
+    ("code", "said"), [("await mcp_nail.send()", "mcp_nail"), ("def (", "line 1")]
 )
 async def test_a_program_that_cannot_be_checked_says_why(home: Home, code: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):

@@ -46,10 +46,7 @@ CODE = (
 
 
 async def test_a_plan_is_applied_after_a_yes_at_a_terminal_only(
-    settings: Settings,
-    backend: FakeBackend,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    settings: Settings, backend: FakeBackend, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "calls.log"
     async with engine_on(backend, settings, finder=ListFinder(recorder("desk", log))) as engine:

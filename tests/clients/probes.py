@@ -60,10 +60,7 @@ STEPS: Mapping[str, Step] = {
 }
 """What a model does, by name."""
 
-STRUCTURED_STEPS: Mapping[str, Step] = {
-    "sum": program("print(1+1)"),
-    "picture": program(_SHOW),
-}
+STRUCTURED_STEPS: Mapping[str, Step] = {"sum": program("print(1+1)"), "picture": program(_SHOW)}
 """What it does where results have structured content as well."""
 
 

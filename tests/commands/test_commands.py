@@ -67,10 +67,7 @@ async def test_a_command_sees_what_its_profile_grants_and_nothing_else(there: Pl
         "families": [1],
     }
     settings = there.settings(
-        environ,
-        env=["PLAIN"],
-        write=["out"],
-        credentials={"kind": "aws", "source": "both"},
+        environ, env=["PLAIN"], write=["out"], credentials={"kind": "aws", "source": "both"}
     )
     with listener() as port:
         asked = {key: [*inside.get(key, []), *items] for key, items in outside.items()}

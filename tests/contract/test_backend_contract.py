@@ -88,10 +88,7 @@ parent, like the supervisor, ends the way engines report it."""
 
 @pytest.mark.parametrize(
     ("program", "code", "signal"),
-    [
-        *((f"import os; os._exit({code})", code, None) for code in (0, 3, 97)),
-        (DIES, None, 11),
-    ],
+    [*((f"import os; os._exit({code})", code, None) for code in (0, 3, 97)), (DIES, None, 11)],
     ids=["0", "3", "97", "signal"],
 )
 async def test_an_exit_code_or_a_signal_is_reported(
@@ -191,10 +188,7 @@ async def test_the_environment_is_what_was_asked_for(rig: Rig) -> None:
 
 
 async def test_two_sandboxes_at_once_do_not_mix(rig: Rig) -> None:
-    async with (
-        rig.backend.launch(spec(ECHO)) as first,
-        rig.backend.launch(spec(ECHO)) as second,
-    ):
+    async with rig.backend.launch(spec(ECHO)) as first, rig.backend.launch(spec(ECHO)) as second:
         assert first.id != second.id
         await first.send(b"first")
         await second.send(b"second")

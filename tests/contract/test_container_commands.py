@@ -73,10 +73,7 @@ class Bench:
 
     async def _open_backend(self, settings: Settings, profile: CommandProfile) -> Backend:
         return ContainerBackend(
-            self.engine.command,
-            image="",
-            runtime_dir=self.runtime_dir,
-            environ=self.engine.environ,
+            self.engine.command, image="", runtime_dir=self.runtime_dir, environ=self.engine.environ
         )
 
 

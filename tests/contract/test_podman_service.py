@@ -117,11 +117,7 @@ async def test_a_run_on_podman_starts_no_podman_command(engines: EngineSet, tmp_
     environ = {name: text for name, text in engine.environ.items() if name != "CONTAINER_HOST"}
     runner = CountingRunner(environ)
     backend = ContainerBackend(
-        "podman",
-        image=engine.image,
-        runtime_dir=tmp_path / "run",
-        environ=environ,
-        run=runner,
+        "podman", image=engine.image, runtime_dir=tmp_path / "run", environ=environ, run=runner
     )
     told: list[int] = []
     async with backend:

@@ -81,10 +81,7 @@ async def test_a_remote_engine_works_too(engines: EngineSet, tmp_path: Path) -> 
     data = bytes(range(256)) * 8192
     try:
         async with on(replace(engine, environ=environ), tmp_path / "run") as backend:
-            async with (
-                backend.launch(spec(ECHO)) as sandbox,
-                anyio.create_task_group() as group,
-            ):
+            async with backend.launch(spec(ECHO)) as sandbox, anyio.create_task_group() as group:
                 group.start_soon(sandbox.send, data)
                 received = await read_exactly(sandbox, len(data))
             assert received == data

@@ -55,9 +55,7 @@ def test_no_file_that_programs_may_write_to_defines_a_server(
     assert "programs may write" in found.warnings[0].reason
 
 
-def test_files_that_cannot_be_used_are_named_and_the_rest_loads(
-    context: DiscoveryContext,
-) -> None:
+def test_files_that_cannot_be_used_are_named_and_the_rest_loads(context: DiscoveryContext) -> None:
     folder = context.home / "MCPs"
     write(folder / "good.json", {"command": "c"})
     os.truncate(write(folder / "big.json", ""), MAX_FILE_BYTES + 1)

@@ -204,9 +204,7 @@ def test_variables_are_not_read_from_a_file_that_programs_may_write_to(
     assert any("programs may write" in warning.reason for warning in discovery.warnings)
 
 
-def test_a_configuration_that_other_users_may_change_is_not_used(
-    context: DiscoveryContext,
-) -> None:
+def test_a_configuration_that_other_users_may_change_is_not_used(context: DiscoveryContext) -> None:
     entry = {"mcpServers": {"one": {"command": "python3"}}}
     file = write(context.home / ".claude.json", entry)
     assert discover(context).servers

@@ -158,11 +158,7 @@ RECIPES: dict[str, tuple[list[tuple[str, str, str]], list[str]]] = {
                 "    if clear is not None:",
                 '    message = f"{message} (probed)"\n',
             ),
-            (
-                "tests/rpc/test_values.py",
-                "def test_a_long_error",
-                ERROR_TEST,
-            ),
+            ("tests/rpc/test_values.py", "def test_a_long_error", ERROR_TEST),
         ],
         ["tests/rpc/test_values.py::test_a_probe"],
     ),

@@ -85,10 +85,7 @@ def _numbers(row: str, column: int) -> list[float]:
 
 def test_the_readme_has_the_costs_that_were_measured() -> None:
     readme = " ".join(README.read_text("utf-8").split())
-    run, call = (
-        _numbers("run_python(1+1) through client", 4),
-        _numbers("tool call from", 6),
-    )
+    run, call = (_numbers("run_python(1+1) through client", 4), _numbers("tool call from", 6))
     memory = _numbers("idle with 4 warm sandboxes: memory", 4)
     assert f"takes {min(run):.1f} to {max(run):.1f} ms from the client and back" in readme
     assert f"takes {min(call):.1f} to {max(call):.1f} times as long" in readme

@@ -16,8 +16,7 @@ def background() -> str:
 
 
 on_one_engine = pytest.mark.parametrize(
-    "engine_name",
-    [pytest.param(name, marks=getattr(pytest.mark, name)) for name in engines()[:1]],
+    "engine_name", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in engines()[:1]]
 )
 """For what runs no program, or says the same wherever it ran."""
 

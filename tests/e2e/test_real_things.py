@@ -118,10 +118,7 @@ ROWS = {
         'now = str(await mcp_time.get_current_time(timezone="UTC"))\n'
         '["$project" in here, "UTC" in now]',
         [[True, True]] * 3,
-        {
-            "shell": f"{KIT}/mcp-shell-server",
-            "time": "$python -m mcp_server_time",
-        },
+        {"shell": f"{KIT}/mcp-shell-server", "time": "$python -m mcp_server_time"},
         env={"ALLOW_COMMANDS": "ls,cat,pwd,grep,wc,find"},
         config=POLICY,
         environ=[{"TZ": zone} for zone in ("Asia/Tokyo", "America/New_York", "Europe/Berlin")],

@@ -40,12 +40,7 @@ OUTCOMES = ("first try", "one more try", "neither")
 def server(name: str, *command: str, **env: str) -> ServerSpec:
     source = Source(client="Test", scope="user", path="/t.json", key=f"mcpServers.{name}")
     return ServerSpec(
-        name=name,
-        transport="stdio",
-        source=source,
-        command=command[0],
-        args=command[1:],
-        env=env,
+        name=name, transport="stdio", source=source, command=command[0], args=command[1:], env=env
     )
 
 

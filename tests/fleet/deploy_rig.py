@@ -48,7 +48,7 @@ untrusted = "allow"
 """
 
 SERVERS = {
-    "keeper": {"command": "python3", "args": ["/etc/mcp-code-bridge/keeper.py", "/tmp/kept"]},
+    "keeper": {"command": "python3", "args": ["/etc/mcp-code-bridge/keeper.py", "/tmp/kept"]}
 }
 
 

@@ -33,10 +33,7 @@ pull_policy = "Never"
 PATIENCE = 60.0
 """For what a cluster does in a second or in twenty, on a machine that does other things too."""
 
-AS_OF_1_20 = {
-    "policy/v1": "policy/v1beta1",
-    "autoscaling/v2": "autoscaling/v2beta2",
-}
+AS_OF_1_20 = {"policy/v1": "policy/v1beta1", "autoscaling/v2": "autoscaling/v2beta2"}
 """The versions that the test cluster has of what later ones have under a new name, unchanged."""
 
 

@@ -5,6 +5,4 @@ from tests.contract.test_backend_cancellation import (  # noqa: F401
     test_cancelled_in_a_phase_nothing_is_left,
 )
 from tests.contract.test_backend_contract import *  # noqa: F403
-from tests.contract.test_files import (  # noqa: F401
-    test_files_make_the_round_and_nothing_else_does,
-)
+from tests.contract.test_files import test_files_make_the_round_and_nothing_else_does  # noqa: F401

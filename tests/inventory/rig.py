@@ -25,10 +25,7 @@ def raw(name: str, mode: str = "", **env: str) -> ServerSpec:
 
 @asynccontextmanager
 async def open_servers(
-    directory: Path,
-    *specs: ServerSpec,
-    finder: ListFinder | None = None,
-    **seconds: float,
+    directory: Path, *specs: ServerSpec, finder: ListFinder | None = None, **seconds: float
 ) -> AsyncIterator[Servers]:
     environ = {**os.environ, "PID_FILE": str(directory / "pids")}
     pool = Pool((), log_dir=directory / "logs", environ=environ, start_timeout=1000.0)

@@ -82,8 +82,7 @@ async def test_no_file_that_a_program_writes_starts_anything(project: Path) -> N
         assert written.status == "success", written.error
         assert all(Path(path).exists() for path, _ in layouts.values())  # noqa: ASYNC240
         found = await run(
-            engine,
-            "(await runtime.list_servers(), len(await runtime.search_tool_docs('evil')))",
+            engine, "(await runtime.list_servers(), len(await runtime.search_tool_docs('evil')))"
         )
         assert found.status == "success", found.error
         assert "evil" not in str(found.result)

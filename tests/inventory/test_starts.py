@@ -142,8 +142,7 @@ async def test_a_start_that_cannot_be_recorded_does_not_happen(bench: Bench) -> 
 
 
 @pytest.mark.parametrize(
-    "policy",
-    ['[policy]\nstart = "deny"\n', '[policy]\n[policy.servers."l*"]\nstart = "deny"\n'],
+    "policy", ['[policy]\nstart = "deny"\n', '[policy]\n[policy.servers."l*"]\nstart = "deny"\n']
 )
 async def test_a_denied_start_is_refused_and_recorded_once(bench: Bench, policy: str) -> None:
     async with bench.engine(bench.one, policy=policy) as engine:

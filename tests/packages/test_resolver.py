@@ -39,10 +39,7 @@ class Bench:
         self.told.append(text)
 
     def resolver(
-        self,
-        dependencies: Dependencies,
-        executable: str = "",
-        environ: Mapping[str, str] = PATH,
+        self, dependencies: Dependencies, executable: str = "", environ: Mapping[str, str] = PATH
     ) -> Resolver:
         store = Store(self.path / "state")
         return Resolver(dependencies, self.path / "kept", store, environ, executable)
@@ -525,7 +522,5 @@ async def test_a_uv_that_no_one_waits_for_is_killed_with_all_it_started(bench: B
 async def test_uv_has_a_deadline(bench: Bench) -> None:
     sleeper = script(bench.path, SLEEPER.format(place=str(bench.path / "pids")))
     made = bench.resolver(allow_from("/wheels", "*", timeout=1), sleeper)
-    with (
-        pytest.raises(PackageUnavailableError, match="within 1 s"),
-    ):
+    with pytest.raises(PackageUnavailableError, match="within 1 s"):
         await bench.provide(made, "alpha")

@@ -72,10 +72,7 @@ def _project(home: Path) -> Path:
     servers = {
         "git": {"command": str(SCRIPTS / "mcp-server-git"), "args": ["--repository", str(project)]},
         "time": {"command": str(SCRIPTS / "mcp-server-time"), "args": ["--local-timezone", "UTC"]},
-        "filesystem": {
-            "command": str(SCRIPTS / "node"),
-            "args": [str(FILESYSTEM), str(project)],
-        },
+        "filesystem": {"command": str(SCRIPTS / "node"), "args": [str(FILESYSTEM), str(project)]},
     }
     (home / "servers.json").write_text(json.dumps({"mcpServers": servers}))
     (home / "config.toml").touch()

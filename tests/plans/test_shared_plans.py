@@ -132,9 +132,7 @@ async def test_a_plan_with_tokens_stays_at_its_bridge(two: tuple[Plans, Plans]) 
 
 
 async def test_withdrawn_expired_and_dropped_plans_are_gone(
-    bridges: tuple[Plans, Plans],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    bridges: tuple[Plans, Plans], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = bridges
     plan = await keep(first)

@@ -36,13 +36,7 @@ def _text(text: str) -> dict[str, Any]:
         ),
         (
             {"content": [{"type": "resource", "resource": {"uri": "f://x", "blob": "aGk="}}]},
-            {
-                "blob": {
-                    "mimeType": "application/octet-stream",
-                    "data": "aGk=",
-                    "uri": "f://x",
-                }
-            },
+            {"blob": {"mimeType": "application/octet-stream", "data": "aGk=", "uri": "f://x"}},
         ),
         (
             {"content": [{"type": "resource_link", "uri": "f://x", "name": "x"}]},

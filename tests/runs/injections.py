@@ -178,11 +178,7 @@ def _sends_error(doing: str) -> str:
 
 
 TWO_RUNS: Mapping[str, tuple[str, str, str]] = {
-    "as the key of a memory": (
-        "",
-        "save_memory(secret, 1)",
-        _sends("list_memories()"),
-    ),
+    "as the key of a memory": ("", "save_memory(secret, 1)", _sends("list_memories()")),
     "as whether there is a memory": (
         "",
         "save_memory('digit 1 is 4', 1)",

@@ -336,11 +336,7 @@ async def test_what_a_server_says_when_it_does_not_start_does_not_get_out(
     source = Source(client="Test", scope="user", path="/test.json", key="mcpServers.broken")
     script = f"import sys; sys.exit({SECRET!r})"
     broken = ServerSpec(
-        name="broken",
-        transport="stdio",
-        source=source,
-        command=sys.executable,
-        args=("-c", script),
+        name="broken", transport="stdio", source=source, command=sys.executable, args=("-c", script)
     )
     policy = f'{POLICY}{STAYS_HERE}[policy.servers.broken]\nlabels = ["private-data"]\n'
     code = f"""

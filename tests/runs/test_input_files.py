@@ -143,9 +143,7 @@ async def test_any_other_address_is_refused_with_what_works(
     assert "`named`" in str(caught.value)
 
 
-async def test_too_much_is_refused_with_the_file_and_what_there_is_room_for(
-    tmp_path: Path,
-) -> None:
+async def test_too_much_is_refused_with_the_file_and_what_there_is_room_for(tmp_path: Path) -> None:
     store = ArtifactStore(Store(tmp_path), total_bytes=1 << 20, run_bytes=1 << 20, days=1)
     kept = RunArtifacts(store, "", RUN).add("big", bytes(600))
     limits = Limits(workspace_bytes=2000)

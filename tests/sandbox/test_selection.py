@@ -112,8 +112,7 @@ def test_the_best_known_come_first_and_parts_of_others_not_at_all() -> None:
 
 
 @pytest.mark.parametrize(
-    "packages",
-    [None, 7, {"x. Ignore all": "1", "x\n": "1", "x": "1 r", "y": 0, "z" * 61: "1"}],
+    "packages", [None, 7, {"x. Ignore all": "1", "x\n": "1", "x": "1 r", "y": 0, "z" * 61: "1"}]
 )
 def test_nothing_but_names_and_versions_reaches_a_model(packages: object) -> None:
     names = [name for name, _ in contents_of({"python": ["3"], "packages": packages}).packages]

@@ -149,12 +149,7 @@ class Arena:
         return True
 
     async def attack(
-        self,
-        code: str,
-        *,
-        timeout: float = 60.0,
-        argv: tuple[str, ...] = (),
-        is_kept: bool = False,
+        self, code: str, *, timeout: float = 60.0, argv: tuple[str, ...] = (), is_kept: bool = False
     ) -> Attack:
         """Run hostile code and check that it leaves nothing, but its output if that `is_kept`."""
         # Without servers unless it names some: none is to be started while things are counted.

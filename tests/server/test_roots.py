@@ -97,10 +97,7 @@ async def test_over_http_no_server_gets_a_client_s_roots(
     engine: Engine, tmp_path: Path, era: str
 ) -> None:
     roots = Roots(tmp_path)
-    async with (
-        web(engine) as url,
-        Client(url, mode=era, list_roots_callback=roots) as client,
-    ):
+    async with web(engine) as url, Client(url, mode=era, list_roots_callback=roots) as client:
         assert WHY in text_of(await call(client, LISTED))
     assert roots.asked == 0
 

@@ -99,8 +99,7 @@ DEEP = "[" * 3000 + "]" * 3000
 
 
 @pytest.mark.parametrize(
-    "code",
-    [rb"'\ud800'", rb"'\udc00 \ud83d\ude00'", rb"'\\ud800 \ud800'", b"'\xff\xfe'"],
+    "code", [rb"'\ud800'", rb"'\udc00 \ud83d\ude00'", rb"'\\ud800 \ud800'", b"'\xff\xfe'"]
 )
 def test_lone_surrogates_and_bytes_that_are_not_utf8_are_repaired(
     client: RawClient, code: bytes

@@ -47,9 +47,7 @@ async def web(engine: Engine) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def served(
-    engine: Engine,
-) -> AsyncIterator[tuple[NotifyingServer, httpx2.AsyncClient]]:
+async def served(engine: Engine) -> AsyncIterator[tuple[NotifyingServer, httpx2.AsyncClient]]:
     bridge = build_server(engine)
     accept = {"accept": "application/json, text/event-stream"}
     with anyio.fail_after(60):

@@ -67,10 +67,7 @@ def test_what_is_lost_is_told_once_each_and_bounded() -> None:
             *(3, 2, "it crashed"),
             "Restored from what was saved after run 2; what run 3 did is lost: it crashed.",
         ),
-        (
-            *(5, 2, ""),
-            "Restored from what was saved after run 2; what runs 3 to 5 did is lost.",
-        ),
+        (*(5, 2, ""), "Restored from what was saved after run 2; what runs 3 to 5 did is lost."),
         (
             *(2, 0, "it crashed"),
             "What the session held is lost: it crashed. It began again, with nothing.",

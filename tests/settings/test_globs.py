@@ -78,8 +78,7 @@ def test_one_of_several_globs_is_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("glob", "problem"),
-    [("", "empty"), ("a\\b", "backslash before"), ("a\\", "backslash before")],
+    ("glob", "problem"), [("", "empty"), ("a\\b", "backslash before"), ("a\\", "backslash before")]
 )
 def test_what_is_no_glob_says_why(glob: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):

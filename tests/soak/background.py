@@ -244,10 +244,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=4, help="at the same time")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory(prefix="mcb-") as home,
-        person(Path(home)) as user,
-    ):
+    with tempfile.TemporaryDirectory(prefix="mcb-") as home, person(Path(home)) as user:
         user.add_servers("keeper", "notes")
         soak = Soak(user, options.seconds, options.seed)
         soak.run(options.clients)

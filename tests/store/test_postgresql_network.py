@@ -94,9 +94,7 @@ def test_a_server_that_could_be_another_gets_no_password(
     store.close()
 
 
-def test_bridges_behind_a_pooler_by_transaction_take_turns_and_lose_nothing(
-    tmp_path: Path,
-) -> None:
+def test_bridges_behind_a_pooler_by_transaction_take_turns_and_lose_nothing(tmp_path: Path) -> None:
     with server() as made, pooler(made, connections=3) as url:
         stores = [ServerStore(tmp_path / name, ServerUrl(url)) for name in ("a", "b", "c")]
         assert count_together((*stores, *stores), 20) == b"120"

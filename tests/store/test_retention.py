@@ -30,9 +30,7 @@ bounds = partial(RetentionLimits, oldest=-1, entries=50, owner_entries=20)
 
 
 INCOMING = st.none() | st.builds(
-    next_item,
-    st.sampled_from(["me", "you", "she"]),
-    st.integers(0, 100),
+    next_item, st.sampled_from(["me", "you", "she"]), st.integers(0, 100)
 )
 
 

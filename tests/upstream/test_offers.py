@@ -73,11 +73,7 @@ async def wait_listed(pool: Pool, kind: Kind, name: str) -> None:
 async def test_all_pages_of_resources_are_listed_once_until_they_change(library: Pool) -> None:
     resources = await library.server("server").offers("resources")
     assert [entry["uri"] for entry in resources][-1] == "books://both"
-    assert resources[0] == {
-        "uri": "books://index",
-        "name": "index",
-        "mimeType": "application/json",
-    }
+    assert resources[0] == {"uri": "books://index", "name": "index", "mimeType": "application/json"}
     await wait_cached(library, "resources")
     asked = await lists(library)
     assert await library.server("server").offers("resources") == resources

@@ -48,10 +48,7 @@ _LINE_BEGINS = (
         r"!\s?\w|(?:pip3?|npm|apt|cd|curl|git|python3?)\s+[\w-]+(?:\s|$)",
         "This is a shell command; write Python. Packages are an argument of run_python.",
     ),
-    (
-        r"%{1,2}[a-z]\w*",
-        "This is plain Python, not a notebook: leave out lines that begin with %.",
-    ),
+    (r"%{1,2}[a-z]\w*", "This is plain Python, not a notebook: leave out lines that begin with %."),
     (
         r"(?:const|let|var)\s+[\w{\[$]",
         "This is JavaScript; write the program in Python: `name = value`, without const or let.",
@@ -63,10 +60,7 @@ _LINE_BEGINS = (
         "This is JavaScript; in Python a colon ends the line and the block below is indented.",
     ),
     (r"(?:async\s+)?(?:def|class)\s+\w+\s*\[|type\s+\w+.{0,100}=", _NEW_TYPES),
-    (
-        r"except\*?\s+[\w.]+\s*,",
-        "Put several exceptions into parentheses: `except (A, B):`.",
-    ),
+    (r"except\*?\s+[\w.]+\s*,", "Put several exceptions into parentheses: `except (A, B):`."),
 )
 _LINE_HOLDS = (
     (r"=>\s*[\w({]", "This is JavaScript; write `lambda x: ...` or a `def`."),

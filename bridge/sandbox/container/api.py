@@ -222,11 +222,7 @@ def _client(endpoint: EngineEndpoint, version: str) -> docker.APIClient:
         )
         url = url.replace("tcp://", "https://", 1)
     client = docker.APIClient(
-        base_url=url,
-        version=version,
-        timeout=int(ANSWER_SECONDS),
-        tls=tls,
-        max_pool_size=THREADS,
+        base_url=url, version=version, timeout=int(ANSWER_SECONDS), tls=tls, max_pool_size=THREADS
     )
     # No proxies or credentials from the process's environment or a .netrc.
     client.trust_env = False

@@ -325,10 +325,7 @@ async def _rootfs(request: BuildRequest, context: RootfsContext, progress: Progr
 
 
 async def _run_script(
-    context: RootfsContext,
-    options: Sequence[str],
-    timeout: float,
-    progress: Progress | None = None,
+    context: RootfsContext, options: Sequence[str], timeout: float, progress: Progress | None = None
 ) -> str:
     argv = ["sh", str(context.recipe / SCRIPT), *options]
     result = await context.run(argv, timeout=timeout, on_line=progress)

@@ -43,11 +43,7 @@ class BubblewrapBackend(ProcessBackend):
     name = title = "bubblewrap"
 
     def __init__(
-        self,
-        *,
-        bwrap: str = "bwrap",
-        seccomp: str = libseccomp.LIBRARY,
-        **common: Any,
+        self, *, bwrap: str = "bwrap", seccomp: str = libseccomp.LIBRARY, **common: Any
     ) -> None:
         super().__init__(**common)
         self._bwrap = bwrap

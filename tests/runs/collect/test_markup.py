@@ -14,14 +14,7 @@ def test_a_table_becomes_lines_and_only_what_is_for_reading_stays() -> None:
     <ul><li>one<li><b>t</b>wo</ul>2 < 3 <img src=x onerror=go()></body>"""
     text, whole = html_text(page)
     assert whole is True
-    assert text.splitlines() == [
-        "Sales",
-        "name | quantity",
-        "a & b | 3",
-        "- one",
-        "- two",
-        "2 < 3",
-    ]
+    assert text.splitlines() == ["Sales", "name | quantity", "a & b | 3", "- one", "- two", "2 < 3"]
 
 
 def test_a_long_page_is_cut() -> None:

@@ -62,11 +62,7 @@ def webp(kind: bytes, body: bytes) -> bytes:
         (b"GIF89a" + struct.pack("<HH", 6, 2) + bytes(3) + b"\x2c\0\x3b", "image/gif", (6, 2)),
         (webp(b"VP8X", bytes(4) + b"\x09\0\0\x04\0\0"), "image/webp", (10, 5)),
         (webp(b"VP8 ", b"\0\0\0\x9d\x01\x2a\x08\0\x06\0"), "image/webp", (8, 6)),
-        (
-            webp(b"VP8L", b"\x2f" + struct.pack("<I", 7 | 3 << 14) + bytes(5)),
-            "image/webp",
-            (8, 4),
-        ),
+        (webp(b"VP8L", b"\x2f" + struct.pack("<I", 7 | 3 << 14) + bytes(5)), "image/webp", (8, 4)),
     ],
 )
 def test_pictures_of_four_kinds_are_measured(

@@ -160,9 +160,7 @@ async def test_without_room_the_beginning_is_kept_and_the_result_says_so(tmp_pat
     assert (loss.name, "200,000 bytes" in loss.why) == ("stdout", True)
 
 
-async def test_without_a_store_the_middle_is_dropped_and_the_result_says_so(
-    tmp_path: Path,
-) -> None:
+async def test_without_a_store_the_middle_is_dropped_and_the_result_says_so(tmp_path: Path) -> None:
     nowhere = tmp_path / "kept"
     nowhere.write_text("a file, no directory")
     for store in (store_in(tmp_path), None):

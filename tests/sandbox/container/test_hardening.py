@@ -81,11 +81,7 @@ def test_engines_say_what_is_under_them_and_whom_they_spare_limits() -> None:
 DOCKER = replace(ROOT, version="20.10.24", mandatory_access="apparmor")
 PODMAN = replace(DOCKER, kind="podman", version="4.3.1", cgroup_version="2", mandatory_access="")
 ROOTLESS = replace(
-    PODMAN,
-    rootless=True,
-    cgroup_version="1",
-    controllers=frozenset(),
-    obeys_ulimits=False,
+    PODMAN, rootless=True, cgroup_version="1", controllers=frozenset(), obeys_ulimits=False
 )
 SPEC = LaunchSpec(
     run_id="run-1",

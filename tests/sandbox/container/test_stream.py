@@ -93,10 +93,7 @@ async def test_what_came_with_the_header_comes_first(far: socket.socket) -> None
 
 @pytest.mark.parametrize(
     ("data", "received", "error"),
-    [
-        (frame(1, b"abc")[:-1], b"ab", "middle of a frame"),
-        (b"Hello, world", b"", "attach stream"),
-    ],
+    [(frame(1, b"abc")[:-1], b"ab", "middle of a frame"), (b"Hello, world", b"", "attach stream")],
 )
 async def test_the_end_inside_a_frame_and_a_terminals_raw_output_are_errors(
     far: socket.socket, data: bytes, received: bytes, error: str
