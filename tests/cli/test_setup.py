@@ -17,7 +17,7 @@ from bridge.cli.setup import setup
 from bridge.client_configs.entry import network_variables
 from bridge.sandbox.backend import Probe
 from bridge.settings import load
-from tests.cli.desk import desk
+from tests.cli.desk import desk, read_until
 from tests.discovery.writing import write
 from tests.engine_rig import WORKSHOP, backend, engine_on
 from tests.fakes.backend import FakeBackend
@@ -70,12 +70,15 @@ async def at_terminal(*words: str, answers: tuple[str, ...], path: str = "/usr/b
     argv = [sys.executable, "-c", TERMINAL, *words]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "dumb"}
     environ["PATH"] = path
-    with desk() as (typist, line, _):
+    with desk() as (typist, line, writer):
         process = await anyio.open_process(argv, stdin=line, stdout=line, stderr=line, env=environ)
         with anyio.fail_after(PATIENCE_SECONDS):
             async with process, typing_answers(typist, *answers) as told:
                 pass
-        return told[0] + os.read(typist, 65536).decode().replace("\r\n", "\n")
+        # The system may pass on the last output later than the process ends.
+        print(end="\0", file=writer, flush=True)
+        rest = read_until(typist, b"\0").removesuffix(b"\0")
+        return told[0] + rest.decode().replace("\r\n", "\n")
 
 
 async def test_setup_asks_step_by_step(home: Path) -> None:
