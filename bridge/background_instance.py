@@ -29,6 +29,8 @@ START_SECONDS = 30.0  # Most time for a bridge to start, or to end after its run
 
 ANSWER_SECONDS = 2.0  # A bridge hangs if it neither answers nor computes for this time.
 
+MISSED_ANSWERS = 5  # Of a bridge that computes, until it counts as hung.
+
 STOP_SECONDS = 3.0  # Between SIGTERM and SIGKILL of a bridge that hangs.
 
 MAX_PATH_BYTES = 103  # Of a socket's path on macOS; 107 on Linux.
@@ -80,7 +82,7 @@ class Instance:
         return " ".join(_stat_fields(self.read_record().get("pid", 0))[11:13])
 
     def read_record(self) -> dict[str, Any]:
-        """Return the bridge's record: `pid`, `start`, `since`, `began`, `state`; empty for none."""
+        """Return the bridge's record, as `Host` writes it; empty for none."""
         try:
             with open(self.record, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is large
                 record = json.load(file)
@@ -149,7 +151,7 @@ def is_private(directory: str) -> bool:
 
 
 def instances(directory: str) -> Iterator[Instance]:
-    """Yield all bridges of a private directory that have left a record."""
+    """Yield all bridges of this machine that have left a record in a private directory."""
     try:
         # Another user's record could name any process.
         names = sorted(os.listdir(directory)) if is_private(directory) else []  # noqa: PTH208
@@ -157,7 +159,12 @@ def instances(directory: str) -> Iterator[Instance]:
         return
     for name in names:
         if name.endswith(".json"):
-            yield Instance(directory, name.removesuffix(".json"))
+            instance = Instance(directory, name.removesuffix(".json"))
+            # Machines may share a home, and locks need not reach from one to the other. The name
+            # of a machine may change.
+            host = instance.read_record().get("host")
+            if host == os.uname().nodename or instance.process():
+                yield instance
 
 
 def remove_dead(directory: str) -> None:
@@ -247,12 +254,21 @@ def require_own_peer(link: socket.socket) -> None:
         raise UnavailableError(f"user {user} is at the other end of the bridge's socket")
 
 
-def end_hung(instance: Instance) -> bool:
-    """End a bridge that does not answer; return False if its process is not certainly known.
+def end_hung(instance: Instance, worked: str) -> bool:
+    """End a bridge that has not answered since its processor time was `worked`, if it hangs.
+
+    Returns:
+        False if it hangs and its process is not certainly known.
 
     Raises:
         UnavailableError: The process survives SIGKILL for 3 s.
     """
+    for _ in range(MISSED_ANSWERS - 1):
+        if worked == (worked := instance.processor_time()):
+            break
+        with suppress(TimeoutError):
+            ask(instance)
+            return True
     number = instance.process()
     if number is None:
         return False

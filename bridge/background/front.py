@@ -19,6 +19,7 @@ from contextlib import suppress
 
 from bridge.background_instance import (
     ANSWER_SECONDS,
+    MISSED_ANSWERS,
     START_SECONDS,
     Instance,
     UnavailableError,
@@ -32,8 +33,6 @@ from bridge.background_instance import (
 TYPE_CHECKING = False  # Importing `typing` takes longer than the other imports.
 if TYPE_CHECKING:
     from typing import Any
-
-MISSED_ANSWERS = 5  # Of a bridge that uses a processor, until it counts as hung.
 
 ATTEMPTS = 5  # Bridges that end before an answer, until the front uses none.
 
@@ -152,10 +151,11 @@ class Front:
         writes = [link] if self._outgoing or self._end_is_due else []
         readable, writable, _ = select.select(reads, writes, [], patience)
         if not (readable or writable):
+            worked = instance.processor_time()
             try:
                 ask(instance)
             except TimeoutError:
-                end_hung(instance)
+                end_hung(instance, worked)
         if link.fileno() in readable:
             self._read(link)
         if writable and self._outgoing:
@@ -190,8 +190,9 @@ class Front:
 
         Args:
             report: `taken`, a count of bytes of the input; `torn`, whether it writes a long
-                message; `line`, a set-up line and its key; `begun` and `ended`, a request's id as
-                JSON, with `run`, its run's id; `status`, the exit status.
+                message; `line`, a key and its set-up line, which may be empty for none; `begun`
+                and `ended`, a request's id as JSON, with `run`, its run's id; `status`, the exit
+                status.
         """
         if "taken" in report:
             del self.pending[: report["taken"] - self._omitted]
@@ -200,6 +201,8 @@ class Front:
         if "line" in report:
             name, line = report["line"]
             self._lines[name] = line
+            if not line:
+                del self._lines[name]
         if "begun" in report:
             self._open[report["begun"]] = report.get("run", "")
         if "ended" in report:
@@ -273,7 +276,7 @@ def attach(instance: Instance, message: Mapping[str, Any]) -> socket.socket:
     Raises:
         UnavailableError: No bridge accepts the client, and none could be started within 30 s.
     """
-    started, missed = False, 0
+    started, unknown = False, 0
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         worked = instance.processor_time()
@@ -291,11 +294,8 @@ def attach(instance: Instance, message: Mapping[str, Any]) -> socket.socket:
                 started = True
                 start(message["words"], lock)
         except TimeoutError:
-            missed += 1
-            if missed < MISSED_ANSWERS and worked != instance.processor_time():
-                # It computes, so it may only be slow.
-                continue
-            if not end_hung(instance) and missed > 1:
+            unknown += not end_hung(instance, worked)
+            if unknown > 1:
                 reason = "an unknown process listens on its socket and does not answer"
                 raise UnavailableError(reason) from None
         except OSError as error:

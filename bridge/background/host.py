@@ -105,6 +105,7 @@ class Host:
             listener.listen(socket.SOMAXCONN)
             listener.setblocking(False)
             record = {
+                "host": os.uname().nodename,
                 "pid": os.getpid(),
                 "start": process_start(os.getpid()),
                 "since": utc_text(time.time()),

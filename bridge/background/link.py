@@ -95,7 +95,8 @@ class Link(Observer):
             if name in ("resources/subscribe", "resources/unsubscribe"):
                 name = f"subscribe {(message.params or {}).get('uri')}"
             if name in _SET_UP or name != message.method:
-                facts["line"] = name, line.decode("utf-8", "replace")
+                ends = message.method == "resources/unsubscribe"
+                facts["line"] = name, "" if ends else line.decode("utf-8", "replace")
         self.tell(**facts)
 
     def note_run(self, number: RequestId, run_id: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from bridge.background_instance import (
     UnavailableError,
     ask,
     directory_of,
+    end_hung,
     instance_for,
     instances,
     process_start,
@@ -30,7 +32,10 @@ LOG_NAME = "background.log"  # In the state directory.
 
 
 async def status(settings: Settings, *, as_json: AsJson = False) -> int:
-    """A client has its directory, and a server its process and its number of clients."""
+    """A client has its directory, and a server its process and its number of clients.
+
+    In JSON `runs` is null for a bridge that does not answer.
+    """
     bridges = await anyio.to_thread.run_sync(ask_all, settings.environ)
     if as_json:
         write_json(bridges, indent=2)
@@ -68,11 +73,19 @@ def _instances(environ: Mapping[str, str], state: str) -> list[Instance]:
 
 
 def ask_all(environ: Mapping[str, str], state: str = "") -> list[dict[str, Any]]:
-    """Return the reports of the running bridges, all or of a state directory. Blocks."""
+    """Return the reports of the running bridges, all or of a state directory. Blocks.
+
+    `runs` is None for a bridge that does not answer.
+    """
     reports = []
     for instance in _instances(environ, state):
         with suppress(UnavailableError, OSError):
-            if report := ask(instance):
+            try:
+                report = ask(instance)
+            except TimeoutError:
+                known = {"pid": instance.process(), "since": instance.read_record().get("since")}
+                report = {**known, "clients": [], "runs": None, "servers": []}
+            if report.get("pid"):
                 reports.append(report)
     return reports
 
@@ -88,8 +101,13 @@ def end_all(environ: Mapping[str, str], drain_seconds: float, state: str = "") -
         number = instance.process()
         if number is None:
             continue
-        with suppress(UnavailableError, OSError):
+        worked = instance.processor_time()
+        try:
             ask(instance, stop=True)
+        except TimeoutError:
+            end_hung(instance, worked)
+        except (UnavailableError, OSError):
+            pass
         until = time.monotonic() + drain_seconds + START_SECONDS
         while process_start(number):
             if time.monotonic() > until:
@@ -106,8 +124,9 @@ def check(settings: Settings) -> dict[str, Any]:
     """Return the sockets' directory, why clients do not use it, and the bridges. Blocks."""
     environ, problem = settings.environ, ""
     try:
-        instance_for((), environ)
-    except UnavailableError as error:
+        if (lock := instance_for((), environ).hold_lock()) is not None:
+            os.close(lock)
+    except (UnavailableError, OSError) as error:
         problem = str(error)
     if settings.background == "off":
         problem = f"{settings.place('background')} is off"
@@ -128,7 +147,8 @@ def describe(facts: Mapping[str, Any]) -> str:
 
 
 def _describe(report: Mapping[str, Any]) -> str:
-    lines = [f"bridge: process {report['pid']} since {report['since']}, runs: {report['runs']}"]
+    state = "does not answer" if report["runs"] is None else f"runs: {report['runs']}"
+    lines = [f"bridge: process {report['pid']} since {report['since']}, {state}"]
     lines += [f"  client in {each['cwd']} since {each['since']}" for each in report["clients"]]
     for each in report["servers"]:
         users = counted(each["clients"], "client")

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from bridge.background_instance import UnavailableError, directory_of, instance_for
+from bridge.background_instance import UnavailableError, directory_of, end_hung, instance_for
 from tests.background.rig import Client, Person, text_of, wait_for
 
 SERVED_ALONE = "mcp-code-bridge uses no background bridge"
@@ -40,6 +41,20 @@ def test_after_a_crash_the_next_request_works_in_every_client(user: Person) -> N
         assert len(user.bridges()) == 1
         wait_for(lambda: server not in user.processes())
         assert len(user.processes()) == 1
+
+
+def test_a_subscription_outlives_a_crash_and_an_ended_one_does_not(user: Person) -> None:
+    about = {"uri": "bridge://sessions"}
+    with user.client() as one, user.client() as two:
+        for client in (one, two):
+            assert "result" in client.initialize().ask("resources/subscribe", **about)
+        assert "result" in two.ask("resources/unsubscribe", **about)
+        kill(user.bridges()[0])
+        two.run("x = 1", session="s")
+        one.run("x = 1", session="t")
+        wait_for(lambda: one.ask("ping") and "resources/updated" in str(one.notes))
+        two.ask("ping")
+        assert "resources/updated" not in str(two.notes)
 
 
 def test_an_open_request_gets_an_error_that_names_the_calls_that_had_gone_out(user: Person) -> None:
@@ -88,10 +103,47 @@ def test_a_bridge_that_hangs_is_replaced(user: Person) -> None:
         old.initialize()
         [number] = user.bridges()
         os.kill(number, signal.SIGSTOP)
+        assert f"{number} since" in (shown := user.command("background", "status").stdout)
+        assert "does not answer" in shown
         with user.client() as new:
             assert "5" in new.initialize().run("print(2 + 3)")
             assert "5" in old.run("print(2 + 3)")
         assert number not in user.bridges()
+
+
+@pytest.mark.slow
+def test_stop_ends_a_bridge_that_hangs(user: Person) -> None:
+    with user.client() as client:
+        client.initialize()
+    os.kill(user.bridges()[0], signal.SIGSTOP)
+    assert "1 background bridge stopped" in user.command("background", "stop").stderr
+    assert not user.bridges()
+
+
+def test_a_bridge_that_has_computed_may_answer_late(user: Person) -> None:
+    with user.client() as client:
+        client.initialize()
+        [instance], [number] = user.instances(), user.bridges()
+        os.kill(number, signal.SIGSTOP)
+        resume = threading.Timer(1.0, os.kill, (number, signal.SIGCONT))
+        resume.start()
+        assert end_hung(instance, worked="another time")
+        assert user.bridges() == [number]
+        assert "5" in client.run("print(2 + 3)")
+
+
+def test_a_bridge_leaves_what_another_machine_has_in_the_same_home(user: Person) -> None:
+    place = user.home / "run" / "mcp-code-bridge"
+    place.mkdir(mode=0o700)
+    dead = {"pid": 2**22 + 1, "start": "1", "state": "/home"}
+    for name, host in (("11111111", os.uname().nodename), ("22222222", "elsewhere")):
+        (place / f"{name}.json").write_text(json.dumps({**dead, "host": host}))
+        (place / f"{name}.sock").write_text("")
+    with user.client() as client:
+        client.initialize()
+        assert len(user.instances()) == 1
+    assert not list(place.glob("11111111.*[!k]"))
+    assert len(list(place.glob("22222222.*"))) == 2
 
 
 def test_a_process_that_is_not_known_is_not_signalled(user: Person) -> None:
@@ -243,6 +295,12 @@ def test_doctor_shows_the_bridge_or_why_none_is_used(user: Person) -> None:
 
     assert background() == {"directory": ANY, "problem": "", "bridges": []}
     assert "is off" in background(MCP_BRIDGE_BACKGROUND="off")["problem"]
+    lock = Path(instance_for((), user.environ).lock)
+    lock.unlink()
+    lock.mkdir()
+    assert "Is a directory" in background()["problem"]
+    assert "Is a directory" in served_alone(user.client())
+    lock.rmdir()
     with user.client() as client:
         client.initialize()
         [bridge] = background()["bridges"]
