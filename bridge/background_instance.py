@@ -82,7 +82,7 @@ class Instance:
         return " ".join(_stat_fields(self.read_record().get("pid", 0))[11:13])
 
     def read_record(self) -> dict[str, Any]:
-        """Return the bridge's record, as `Host` writes it; empty for none."""
+        """Return the bridge's record, as `Daemon` writes it; empty for none."""
         try:
             with open(self.record, encoding="utf-8") as file:  # noqa: PTH123 - pathlib is large
                 record = json.load(file)
@@ -227,7 +227,7 @@ def connect(
 
 
 def ask(instance: Instance, *, stop: bool = False) -> dict[str, Any]:
-    """Return a bridge's report, as `Host` makes it; empty if none listens. Raises as `connect`.
+    """Return a bridge's report, as `Daemon` makes it; empty if none listens. Raises as `connect`.
 
     With `stop` the bridge ends after its report.
     """

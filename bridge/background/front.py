@@ -323,7 +323,7 @@ def start(words: Sequence[str], lock: int) -> None:
         os.closerange(lock + 1, 65_536)
         os.chdir("/")
         flags = [word for word in words if word != "serve"]
-        command = [sys.executable, "-m", "bridge.background.host", str(lock), *flags]
+        command = [sys.executable, "-m", "bridge.background.daemon", str(lock), *flags]
         os.execv(sys.executable, command)
     finally:
         os._exit(1)

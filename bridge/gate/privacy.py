@@ -268,7 +268,7 @@ class _Value:
     sources: set[str] = field(default_factory=set)
 
 
-class Kept:
+class OwnerTokens:
     """The tokens of one owner, with the personal data that each one replaces.
 
     Results of `receivers`, the servers that received real values, get tokens as well.
@@ -330,14 +330,14 @@ class Kept:
 
 class Vaults:
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: OrderedDict[str, OwnerTokens] = OrderedDict()
 
     def of(self, owner: str, privacy: Privacy) -> Vault:
         kept = self._kept.get(owner)
         if kept is None:
             if not privacy.detect:
                 return Vault()
-            kept = self._kept[owner] = Kept()
+            kept = self._kept[owner] = OwnerTokens()
         self._kept.move_to_end(owner)
         while len(self._kept) > 1 and (
             len(self._kept) > MAX_OWNERS or sum(map(len, self._kept.values())) > 3 * MAX_VALUES
@@ -349,9 +349,9 @@ class Vaults:
 class Vault:
     """One run's view of the tokens of its owner, with the policy on who may have the values."""
 
-    def __init__(self, privacy: Privacy | None = None, kept: Kept | None = None) -> None:
+    def __init__(self, privacy: Privacy | None = None, kept: OwnerTokens | None = None) -> None:
         self._privacy = privacy or Privacy()
-        self._kept = kept if kept is not None else Kept()
+        self._kept = kept if kept is not None else OwnerTokens()
         self._kinds = frozenset(self._privacy.detect)
         self._hides = matcher(*self._privacy.servers)
         self._reveals = matcher(*self._privacy.reveal_to)

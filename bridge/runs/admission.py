@@ -127,7 +127,7 @@ class Check:
         return all(found.rule in OF_TOOLS for found in self.verdict.certain)
 
 
-class Parts:
+class Services:
     """The services that all runs of an engine share."""
 
     settings: Settings
@@ -164,14 +164,16 @@ class PreparedRun:
 class Admission:
     """Admits runs."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._settings = parts.settings
-        self._servers = parts.servers
-        self._artifacts = parts.artifacts
-        self._skills = parts.skills
-        self._sessions = parts.sessions
-        self._gate = parts.gate
-        self._proposals = ProjectApproval(parts.servers, parts.gate.audit, parts.gate.starts)
+    def __init__(self, services: Services) -> None:
+        self._settings = services.settings
+        self._servers = services.servers
+        self._artifacts = services.artifacts
+        self._skills = services.skills
+        self._sessions = services.sessions
+        self._gate = services.gate
+        self._proposals = ProjectApproval(
+            services.servers, services.gate.audit, services.gate.starts
+        )
 
     async def parse(self, request: RunRequest) -> tuple[RunRequest, Limits]:
         """Return a request with its input files, and the limits of its run."""

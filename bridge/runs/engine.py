@@ -47,7 +47,7 @@ from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
 from bridge.plans.plan_store import Plans
 from bridge.private_files import in_use, make_directory
-from bridge.runs.admission import Admission, Parts, PreparedRun, add_findings, refusal_result
+from bridge.runs.admission import Admission, PreparedRun, Services, add_findings, refusal_result
 from bridge.runs.execution import RunSandbox, execute
 from bridge.runs.program import save_state
 from bridge.runs.records import RunRecord, RunRecords
@@ -127,7 +127,7 @@ class SharedParts:
                 yield self
 
 
-class Engine(Parts):
+class Engine(Services):
     """An engine that runs the programs of one client while it is `opened`."""
 
     def __init__(self, settings: Settings, servers: Servers, shared: SharedParts) -> None:

@@ -22,7 +22,7 @@ from bridge.packages.packages import NOTHING
 from bridge.render.plan import plan_summary
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import Answer
-from bridge.runs.admission import Parts, PreparedRun
+from bridge.runs.admission import PreparedRun, Services
 from bridge.runs.collect.collector import Collector
 from bridge.runs.guest_requests import GuestRequests, KeptOutputs
 from bridge.runs.input_files import frame_files
@@ -49,7 +49,7 @@ def run_frame(
     run: PreparedRun,
     tools: Mapping[str, tuple[Tool, ...]],
     guest: ReadySandbox,
-    parts: Parts,
+    services: Services,
     *,
     number: int = 0,
     state: str = "",
@@ -61,7 +61,7 @@ def run_frame(
         state: The session's saved state, as base64.
     """
     loaded, reach = tuple(tools), run.program.references.reach
-    known = parts.servers.inventory
+    known = services.servers.inventory
     # In the order of the configuration, from which a server may have been removed meanwhile.
     stubs = [
         known.stubs(name, None if reach is None else reach.get(name, frozenset()))
@@ -79,7 +79,7 @@ def run_frame(
         argv=list(run.request.argv),
         servers=stubs,
         discovered=run_discovered(known.entries(loaded=loaded)) if reach is None else [],
-        capabilities=parts.guide.capabilities(loaded, run.limits) if reach is None else "",
+        capabilities=services.guide.capabilities(loaded, run.limits) if reach is None else "",
         limits={
             # The host enforces the time limit, since only it knows how long questions took.
             "timeout": run.limits.longest_timeout + 2 * MAX_WAIT_SECONDS,
@@ -101,7 +101,7 @@ def run_frame(
         name=run.request.name,
         state=state,
         files=frame_files(run.request.files) if run.request.files else [],
-        skills=parts.skills.payload(run.skills) if run.skills else [],
+        skills=services.skills.payload(run.skills) if run.skills else [],
         packages=run.settings.allowed_packages,
         names=dict(run.program.names),
     )
@@ -114,7 +114,10 @@ _RETURNING = frozenset({"call_tool", "read_resource", "get_prompt", "complete", 
 
 
 async def execute(
-    parts: Parts, run: PreparedRun, tools: Mapping[str, tuple[Tool, ...]], reserved: RunSandbox
+    services: Services,
+    run: PreparedRun,
+    tools: Mapping[str, tuple[Tool, ...]],
+    reserved: RunSandbox,
 ) -> RunResult:
     """Start a program, serve it to its end, and return its result.
 
@@ -126,10 +129,10 @@ async def execute(
     """
     guest = await reserved.sandbox.get()
     if run.packages is not NOTHING:
-        parts.packages.check(run.packages, guest.facts)
-    backend = await parts.sandboxes.backend()
+        services.packages.check(run.packages, guest.facts)
+    backend = await services.sandboxes.backend()
     async with backend.in_use():
-        execution = Execution(parts, run, tools, reserved, guest)
+        execution = Execution(services, run, tools, reserved, guest)
         turn = reserved.session
         session = {} if turn is None else {"session": turn.record.session_id}
         async with run.gate.recording(run.request, tuple(tools), session) as record:
@@ -141,24 +144,24 @@ async def execute(
 
 
 class Execution(Program):
-    """A `Program` with the parts of its run. Used once. `gate` is None until the first call."""
+    """A `Program` with the objects of its run. Used once. `gate` is None until the first call."""
 
     def __init__(
         self,
-        parts: Parts,
+        services: Services,
         run: PreparedRun,
         tools: Mapping[str, tuple[Tool, ...]],
         reserved: RunSandbox,
         guest: ReadySandbox,
     ) -> None:
-        self._parts = parts
+        self._services = services
         self._run = run
         self._tools = tools
         self._reserved = reserved
         self._began = time.monotonic()
         self.gate: Gate | None = None
         artifacts = RunArtifacts(
-            parts.artifacts, run.request.owner, run.run_id, lambda: self._provenance.provenance()
+            services.artifacts, run.request.owner, run.run_id, lambda: self._provenance.provenance()
         )
         clear = run.gate.context.marks.of("")
         super().__init__(
@@ -169,20 +172,20 @@ class Execution(Program):
             may_be_dead=reserved.may_be_dead,
             keeps=reserved.session is not None,
             clock=run.caller.clock,
-            clear=parts.servers.secrets.redactor,
+            clear=services.servers.secrets.redactor,
             clear_for=self._clear_for_call,
         )
 
     async def begin(self) -> None:
-        parts, run, session = self._parts, self._run, self._reserved.session
+        services, run, session = self._services, self._run, self._reserved.session
         fields = {} if session is None else session.fields
-        frame = run_frame(run, self._tools, self._guest, parts, **fields)
+        frame = run_frame(run, self._tools, self._guest, services, **fields)
         for directory in run.settings.offered_directories:
             await self._provenance.add_labels(f"directory '{directory.name}'", directory.labels)
         for file in run.request.files:
             await self._provenance.add(file.uri, file.provenance)
         if run.skills:
-            await parts.skills.add_provenance(run.skills, self._provenance)
+            await services.skills.add_provenance(run.skills, self._provenance)
         await self.start(frame)
         if session is not None:
             session.queued.stop = self.stop
@@ -237,7 +240,7 @@ class Execution(Program):
         self, verdict: Verdict, done: Done | None, held: HeldCalls
     ) -> tuple[Verdict, Plan]:
         """Store the plan that the program made; reading the result of a held call ends a plan."""
-        run, plans, stopped = self._run.gate, self._parts.plans, ""
+        run, plans, stopped = self._run.gate, self._services.plans, ""
         if verdict.status == "error" and done is not None and done.error_type == HELD_RESULT_ERROR:
             verdict = replace(verdict, status="success", reason=None, exit_code=None, error="")
             stopped = done.error.rpartition(f"{HELD_RESULT_ERROR}: ")[2].strip()[:2_000]
@@ -269,8 +272,8 @@ class Execution(Program):
     def _clear_for_call(self, call: Call) -> Redact:
         name = call.params.get("server")
         if call.method not in _RETURNING or not isinstance(name, str):
-            return self._parts.servers.secrets.redactor
-        return self._run.gate.context.marks.of(self._parts.servers.resolve(name))
+            return self._services.servers.secrets.redactor
+        return self._run.gate.context.marks.of(self._services.servers.resolve(name))
 
     def _handle(self, method: str, params: Mapping[str, Json]) -> Awaitable[Json]:
         return self._requests.handle(method, params)
@@ -278,34 +281,36 @@ class Execution(Program):
     @cached_property
     def _requests(self) -> GuestRequests:
         """The answers to the program's requests; made for the first request."""
-        parts, run = self._parts, self._run
+        services, run = self._services, self._run
         only_listed = run.settings.listed_servers_only
         granted = frozenset(run.servers) if only_listed else None
         self.gate = Gate(
             Grant(servers=granted, calls=run.limits.tool_calls),
-            parts.servers.pool.call_tool,
+            services.servers.pool.call_tool,
             run.gate.context,
         )
         run.caller.progress.tally = self.gate.tally
-        show = partial(parts.skills.show, self._review, self._provenance)
+        show = partial(services.skills.show, self._review, self._provenance)
         return GuestRequests(
-            parts.servers,
-            parts.guide,
+            services.servers,
+            services.guide,
             self.gate,
             cache(partial(self._more_answers, self.gate)),
-            show if parts.skills.may_list(run.request.principal) else None,
+            show if services.skills.may_list(run.request.principal) else None,
         )
 
     @cached_property
     def _review(self) -> Review:
         run = self._run
         return (
-            run.skills.review if run.skills else self._parts.skills.review(run.request, run.caller)
+            run.skills.review
+            if run.skills
+            else self._services.skills.review(run.request, run.caller)
         )
 
     def _more_answers(self, gate: Gate) -> Mapping[str, Answer]:
-        parts, run = self._parts, self._run
-        outputs = KeptOutputs(parts.artifacts, run.request.owner, self._provenance)
+        services, run = self._services, self._run
+        outputs = KeptOutputs(services.artifacts, run.request.owner, self._provenance)
         own = BridgeCalls(run.gate.context, gate)
-        kept = KeptRequests(parts.skills, gate, self._provenance, own, self._review, run.request)
+        kept = KeptRequests(services.skills, gate, self._provenance, own, self._review, run.request)
         return {"read_output": outputs.read_output, **kept.methods}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import CallDeniedError, InvalidRequestError, ToolCallError
 from bridge.gate import privacy
-from bridge.gate.privacy import MAX_SEARCHED, MAX_SECONDS, Kept, Vault, Vaults
+from bridge.gate.privacy import MAX_SEARCHED, MAX_SECONDS, OwnerTokens, Vault, Vaults
 from bridge.gate.privacy_data import (
     _CARD,
     _INTERNATIONAL,
@@ -46,7 +46,7 @@ EMAIL, PHONE, IBAN, CARD = (
 )
 
 
-def vault(kept: Kept | None = None, **others: Any) -> Vault:
+def vault(kept: OwnerTokens | None = None, **others: Any) -> Vault:
     spec = {"detect": ALL, "servers": ("crm*",), "reveal_to": ("mail",), **others}
     return Vault(Privacy(**spec), kept)
 
@@ -167,7 +167,7 @@ def test_only_some_servers_get_the_data() -> None:
 
 
 def test_no_guess_is_confirmed_by_its_token() -> None:
-    kept, card = Kept(), int(CARD.replace(" ", ""))
+    kept, card = OwnerTokens(), int(CARD.replace(" ", ""))
     found = vault(kept, servers=("*",))
     guesses = {"to": [EMAIL, "bob@example.org", f"tel {PHONE}"], "card": card}
     known = found.hide("crm", {"a": [EMAIL, PHONE, card]})
@@ -213,7 +213,7 @@ def test_tokens_are_forgotten_in_time_and_in_number(monkeypatch: pytest.MonkeyPa
     # As many as there may be take seconds to make.
     monkeypatch.setattr(privacy, "MAX_VALUES", 100)
     now = 0.0
-    kept = Kept(lambda: now)
+    kept = OwnerTokens(lambda: now)
     found = vault(kept)
     first, second = hide(found, "a@example.org"), hide(found, "b@example.org")
     now = MAX_SECONDS - 1
@@ -259,7 +259,7 @@ def test_patterns_are_found_in_portions_as_in_one_piece() -> None:
 
 
 def test_what_is_too_large_to_be_searched_is_not_passed_on() -> None:
-    there = Vault(Privacy(detect=("email",)), Kept())
+    there = Vault(Privacy(detect=("email",)), OwnerTokens())
     large: list[Json] = [1] * (MAX_SEARCHED // 64)
     with raises_code("message_too_large", match="too large to be searched"):
         there.hide("crm", {"content": large})

@@ -68,7 +68,7 @@ class SharedLog(RotatingFileHandler):
         return super().shouldRollover(record)
 
 
-class Host:
+class Daemon:
     """The server of all fronts, until a signal, `background stop` or a time without use."""
 
     def __init__(self, settings: Settings, own: Instance, lock: int, parts: SharedParts) -> None:
@@ -259,7 +259,7 @@ def main(lock: int, words: list[str]) -> None:
 
 async def _serve(settings: Settings, instance: Instance, lock: int) -> None:
     async with SharedParts(settings, select_present, several=True).opened() as parts:
-        await Host(settings, instance, lock, parts).serve()
+        await Daemon(settings, instance, lock, parts).serve()
 
 
 if __name__ == "__main__":
