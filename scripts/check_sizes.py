@@ -21,7 +21,7 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 81_524, "tests": 85_238, "limits": 247, "exceptions": 45, "twins": 3}
+CEILINGS = {"bridge": 81_521, "tests": 85_147, "limits": 247, "exceptions": 45, "twins": 3}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},
