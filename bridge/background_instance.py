@@ -38,6 +38,10 @@ MAX_PATH_BYTES = 103  # Of a socket's path on macOS; 107 on Linux.
 SETTINGS = (
     *("MCP_BRIDGE_", "MCP_SERVERS_CONFIG", "DOCKER_", "CONTAINER_", "KUBECONFIG"),
     *("XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"),
+    # Of the bridge's own connections to servers.
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_"),
+    *("NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"),
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
 )
 """Prefixes of the variables that, with `HOME`, decide which clients have a bridge in common."""
 
@@ -78,7 +82,7 @@ class Instance:
         return number
 
     def processor_time(self) -> str:
-        """Return the recorded process's processor time, as two counts of ticks; "" if unknown."""
+        """Return the recorded process's processor time, as two counts of ticks; "" on macOS."""
         return " ".join(_stat_fields(self.read_record().get("pid", 0))[11:13])
 
     def read_record(self) -> dict[str, Any]:
@@ -93,7 +97,7 @@ class Instance:
 
 def directory_of(environ: Mapping[str, str]) -> str:
     """Return the directory of the background bridges' sockets, which need not exist."""
-    state = environ.get("MCP_BRIDGE_STATE_DIR")
+    state = os.path.expanduser(environ.get("MCP_BRIDGE_STATE_DIR", ""))  # noqa: PTH111
     state = os.path.abspath(state or xdg_directory(environ, "XDG_STATE_HOME", ".local/state"))  # noqa: PTH100
     return socket_directory(environ, state, MAX_PATH_BYTES - len("/12345678.sock"))
 
@@ -131,7 +135,7 @@ def instance_for(words: Sequence[str], environ: Mapping[str, str]) -> Instance:
         config = _read_config(environ)
     except OSError as error:
         raise UnavailableError(f"{error.filename}: {error.strerror}") from error
-    if "background" in config and _is_off(config):
+    if "background" in config and _turns_off(config):
         raise UnavailableError("")
     if not private:
         raise UnavailableError(f"{directory} must be a directory that only you can use (mode 0700)")
@@ -264,9 +268,9 @@ def end_hung(instance: Instance, worked: str) -> bool:
         UnavailableError: The process survives SIGKILL for 3 s.
     """
     for _ in range(MISSED_ANSWERS - 1):
-        if worked == (worked := instance.processor_time()):
+        if "" != worked == (worked := instance.processor_time()):
             break
-        with suppress(TimeoutError):
+        with suppress(OSError):
             ask(instance)
             return True
     number = instance.process()
@@ -296,18 +300,19 @@ def _stat_fields(number: int) -> list[str]:
 
 def _read_config(environ: Mapping[str, str]) -> str:
     usual = f"{xdg_directory(environ, 'XDG_CONFIG_HOME', '.config')}/config.toml"
+    path = os.path.expanduser(environ.get("MCP_BRIDGE_CONFIG") or usual)  # noqa: PTH111
     try:
-        with open(environ.get("MCP_BRIDGE_CONFIG") or usual, "rb") as file:  # noqa: PTH123
+        with open(path, "rb") as file:  # noqa: PTH123
             return file.read(4 * 1024 * 1024).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
 
 
-def _is_off(config: str) -> bool:
+def _turns_off(config: str) -> bool:
     import tomllib  # Importing it takes as long as the rest, and is rarely needed.
 
     try:
-        return tomllib.loads(config).get("background") == "off"
+        return str(tomllib.loads(config).get("background")).strip().lower() == "off"
     except ValueError:
         return False
 

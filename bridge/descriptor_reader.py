@@ -135,12 +135,19 @@ def input_of(fd: int) -> Reader:
     return Reader(fd, partial(_read_available, fd))
 
 
+def is_ready(fd: int, event: int, milliseconds: int | None = 0) -> bool:
+    """Return whether an event of `select.poll` comes in time. `select` takes few descriptors."""
+    waiting = select.poll()
+    waiting.register(fd, event)
+    return bool(waiting.poll(milliseconds))
+
+
 def _read_available(fd: int) -> bytes | None:
     """Return the available bytes, even of a descriptor that may block; None for none yet.
 
     Regular files and the null device, which no event loop can watch, are always readable.
     """
-    if not select.select((fd,), (), (), 0)[0]:
+    if not is_ready(fd, select.POLLIN):
         return None
     with suppress(BlockingIOError):
         return os.read(fd, 64 * 1024)  # The capacity of a pipe.

@@ -21,7 +21,7 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 81_521, "tests": 85_147, "limits": 247, "exceptions": 45, "twins": 3}
+CEILINGS = {"bridge": 81_602, "tests": 85_238, "limits": 247, "exceptions": 45, "twins": 3}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},
@@ -35,7 +35,8 @@ GRANTS = {
     "configurations are read as their clients read them": {"bridge": 200, "tests": 600},
     "what a person reads, decides and sees": {"bridge": 400, "tests": 800},
     "several bridges and many pods lose nothing": {"bridge": 500, "tests": 1_200},
-    "one background bridge": {"bridge": 1_300, "tests": 1_500},
+    "one background bridge": {"bridge": 1_219, "tests": 1_408},
+    "one background bridge, repaired after a review": {"bridge": 81, "tests": 92},
 }
 """What a feature may add to each ceiling."""
 

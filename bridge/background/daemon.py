@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -43,14 +43,14 @@ from bridge.cli.main import begin_log
 from bridge.cli.origin import ORIGIN
 from bridge.cli.serve import watched_engine
 from bridge.descriptor_reader import failed_call
-from bridge.errors import BridgeError, ChannelClosedError
+from bridge.errors import BridgeError, ChannelClosedError, SettingsError
 from bridge.event_loop import background_task, background_tasks, utc_text
 from bridge.runs.engine import SharedParts
 from bridge.sandbox.selection import select_present
 from bridge.server.app import build_server
 from bridge.server.stdio import STDIO, resumed_session, serve_client
 from bridge.server.transports import IDLE_SECONDS, unix_listener
-from bridge.settings import Settings, load, prepare_state
+from bridge.settings import RELATIVE, Settings, load, prepare_state
 
 logger = logging.getLogger("bridge.background")
 
@@ -129,17 +129,20 @@ class Daemon:
     def _is_reachable(self) -> bool:
         """Whether fronts find this bridge; false after a cleaner has removed its files."""
         # This opens no file, because the bridge may have too many open.
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             Path(self._instance.socket).stat()
             return Path(self._instance.record).stat().st_ino == self._inode
         return False
 
     async def _drain(self) -> None:
         """Leave each client when its requests are answered; end runs after `drain_seconds`."""
-        for link in tuple(self._clients):
-            link.leave()
-        runs, seconds = self._parts.running_runs, self._settings.drain_seconds
-        await runs.drain(seconds, lambda: bool(self._clients))
+
+        def have_clients() -> bool:
+            for link in tuple(self._clients):
+                link.leave()
+            return bool(self._clients)
+
+        await self._parts.running_runs.drain(self._settings.drain_seconds, have_clients)
 
     async def _accept(self, listener: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
         while True:
@@ -184,9 +187,7 @@ class Daemon:
 
     async def _serve_client(self, link: Link, hello: Mapping[str, Any]) -> None:
         try:
-            invocation = read_words(hello["words"])
-            assert isinstance(invocation, Invocation)
-            settings = load(invocation.flags, hello["environ"])
+            settings = _settings_of(hello["words"], hello["environ"])
         except BridgeError as error:
             # The front serves the client itself, and explains the mistake to it.
             link.tell(refused=error.message)
@@ -199,6 +200,7 @@ class Daemon:
         session = await anyio.to_thread.run_sync(resumed_session, lost, state)
         with link.scope:
             async with watched_engine(settings, hello["cwd"], self._parts) as engine:
+                link.is_busy = engine.suspended.runs
                 server = build_server(engine, principal=STDIO, note_run=link.note_run)
                 await serve_client(server, link.reader, link.descriptors[0], link, session)
             link.tell(status=0)
@@ -219,10 +221,11 @@ class Daemon:
         self._ending.set()
 
     def _is_unused(self) -> bool:
-        now = time.monotonic()
-        if self._clients or self._parts.running_runs.count or self._parts.sessions.open:
+        now, superseded, parts = time.monotonic(), self._is_superseded(), self._parts
+        # A later bridge continues open sessions from what was saved.
+        if self._clients or parts.running_runs.count or (parts.sessions.open and not superseded):
             self._used_at = now
-        return now - self._used_at >= (1.0 if self._is_superseded() else IDLE_SECONDS)
+        return now - self._used_at >= (1.0 if superseded else IDLE_SECONDS)
 
     def _is_superseded(self) -> bool:
         """Whether a later bridge has the same state directory: an upgrade, or other settings."""
@@ -235,22 +238,34 @@ class Daemon:
         )
 
 
-def main(lock: int, words: list[str]) -> None:
-    """Serve as the instance of a command line, whose lock this process holds."""
+def _settings_of(words: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    """Return a client's settings. Raises BridgeError if they are wrong, or have relative paths."""
     invocation = read_words(words)
     assert isinstance(invocation, Invocation)
+    settings = load(invocation.flags, environ)
+    if relative := [note for note in settings.notes if RELATIVE in note]:
+        # They mean another path in this process.
+        raise SettingsError(relative[0].rstrip("."))
+    return settings
+
+
+def main(lock: int, name: str, words: list[str]) -> None:
+    """Serve as the named instance of a command line, whose lock this process holds."""
+    settings, own = _settings_of(words, os.environ), instance_for(words, os.environ)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # The client that started this process may have a limit that is too low for all clients.
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
-    settings = load(invocation.flags)
     prepare_state(settings)
     path = settings.state_dir / LOG_NAME
     handler = SharedLog(path, maxBytes=LOG_BYTES, backupCount=2, encoding="utf-8")
     # A command's log goes to the command's own process.
     handler.addFilter(lambda _: ORIGIN.get().shared is None)
     begin_log(handler, settings)
+    if own.name != name:
+        logger.warning("process %d ends: the settings have changed meanwhile", os.getpid())
+        return
     try:
-        anyio.run(_serve, settings, instance_for(words, os.environ), lock)
+        anyio.run(_serve, settings, own, lock)
     except Exception:
         # Its stderr leads nowhere.
         logger.exception("the background bridge has failed")
@@ -264,7 +279,7 @@ async def _serve(settings: Settings, instance: Instance, lock: int) -> None:
 
 if __name__ == "__main__":
     gc.freeze()  # No later collection pauses a run for the imported objects.
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
     logging.shutdown()
     # A thread may be blocked in a write to a stopped reader.
     os._exit(0)

@@ -26,6 +26,7 @@ from bridge.cli.app import handler_of, read_words
 from bridge.cli.main import INTERRUPTED, Command, format_log, is_closed
 from bridge.cli.origin import ORIGIN, Origin, stderr
 from bridge.cli.output import TerminalHandler, write_error
+from bridge.descriptor_reader import is_ready
 from bridge.errors import BridgeError
 from bridge.event_loop import background_task
 from bridge.runs.engine import SharedParts
@@ -88,7 +89,7 @@ class CallerOutput(io.RawIOBase):
                 rest = rest[os.write(self._descriptor, rest[:PIECE_BYTES]) :]
                 continue
             # Another process has made the pipe non-blocking and filled it.
-            select.select((), (self._descriptor,), ())
+            is_ready(self._descriptor, select.POLLOUT, None)
 
 
 async def execute(link: Link, hello: Mapping[str, Any], parts: SharedParts) -> None:

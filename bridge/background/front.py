@@ -49,7 +49,7 @@ def main() -> int:
         # Codex passes only a few variables to its servers.
         os.environ.setdefault("XDG_RUNTIME_DIR", usual)
     try:
-        if os.environ.get("MCP_BRIDGE_BACKGROUND") == "off":
+        if os.environ.get("MCP_BRIDGE_BACKGROUND", "").strip().lower() == "off":
             pass
         elif serves(words):
             front = Front(words)
@@ -94,6 +94,7 @@ class Front:
         self._unread = b""
         self._outgoing = bytearray()
         self._ended = False
+        self._heard = 0.0  # When the bridge has last reported, or the client begun to wait for it.
         self._end_is_due = False  # Whether the bridge does not know yet that the input has ended.
         # The client's lines that set up its session, and the ids of open requests with their runs.
         self._lines: dict[str, str] = {}
@@ -108,7 +109,6 @@ class Front:
         Raises:
             UnavailableError: No bridge is usable; `session` has the state of the client.
         """
-        instance = instance_for(self._words, os.environ)
         while self._status is None:
             if self._link is None:
                 if self._lost == ATTEMPTS:
@@ -117,11 +117,14 @@ class Front:
                 # After a loss the client needs no bridge until it sends something.
                 if self._lost and idle and (self._ended or not self._take_input()):
                     return 0
-                self._link = attach(instance, hello(instance, self._words, serve=self.session()))
+                # The settings may have changed since the last bridge began.
+                self._instance = own = instance_for(self._words, os.environ)
+                self._link = attach(own, hello(own, self._words, serve=self.session()))
                 self._unread, self._outgoing, self._omitted = b"", self.pending[:], 0
+                self._heard = time.monotonic()
                 self._end_is_due = self._ended
             try:
-                self._copy(instance, self._link)
+                self._copy(self._link)
             except OSError:
                 with suppress(OSError):
                     # Its last reports show which requests must not be repeated.
@@ -140,22 +143,25 @@ class Front:
         lines, requests = list(self._lines.values()), list(self._open.items())
         return {"lines": lines, "open": requests, "torn": self._torn}
 
-    def _copy(self, instance: Instance, link: socket.socket) -> None:
+    def _copy(self, link: socket.socket) -> None:
         """Copy what is ready. Raises `OSError` when the bridge has gone."""
         reads = [link.fileno()]
         # A client that sends faster than the bridge reads has to wait.
         if not self._ended and len(self._outgoing) < PIECE_BYTES:
             reads.append(0)
         # Without an open request, the front expects no answer.
-        patience = MISSED_ANSWERS * ANSWER_SECONDS if self._open or self.pending else None
-        writes = [link] if self._outgoing or self._end_is_due else []
-        readable, writable, _ = select.select(reads, writes, [], patience)
-        if not (readable or writable):
-            worked = instance.processor_time()
+        waits = self._open or self.pending
+        patience = self._heard + MISSED_ANSWERS * ANSWER_SECONDS - time.monotonic()
+        if waits and patience <= 0:
+            worked = self._instance.processor_time()
             try:
-                ask(instance)
+                ask(self._instance)
             except TimeoutError:
-                end_hung(instance, worked)
+                end_hung(self._instance, worked)
+            self._heard = time.monotonic()
+            return
+        writes = [link] if self._outgoing or self._end_is_due else []
+        readable, writable, _ = select.select(reads, writes, [], patience if waits else None)
         if link.fileno() in readable:
             self._read(link)
         if writable and self._outgoing:
@@ -168,7 +174,10 @@ class Front:
             self._end_is_due = self._ended
 
     def _take_input(self) -> bytes:
+        select.select([0], [], [])  # It may not block.
         data = os.read(0, PIECE_BYTES)
+        if not (self._open or self.pending):
+            self._heard = time.monotonic()
         self.pending += data
         self._ended = not data
         if len(self.pending) > 80 << 20 and self.pending.find(b"\n", 0, 64 << 20) < 0:
@@ -181,6 +190,7 @@ class Front:
         data = link.recv(PIECE_BYTES, socket.MSG_DONTWAIT)
         if not data:
             raise ConnectionResetError
+        self._heard = time.monotonic()
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self._note(json.loads(line))
@@ -292,7 +302,8 @@ def attach(instance: Instance, message: Mapping[str, Any]) -> socket.socket:
                 raise UnavailableError("a new one ended while it started, see `background logs`")
             else:
                 started = True
-                start(message["words"], lock)
+                with os.fdopen(lock):
+                    start(instance.name, message["words"], lock)
         except TimeoutError:
             unknown += not end_hung(instance, worked)
             if unknown > 1:
@@ -303,12 +314,10 @@ def attach(instance: Instance, message: Mapping[str, Any]) -> socket.socket:
     raise UnavailableError(f"none was ready within {START_SECONDS:g} s")
 
 
-def start(words: Sequence[str], lock: int) -> None:
-    """Start a bridge in a session of its own, and give it the lock's descriptor."""
+def start(name: str, words: Sequence[str], lock: int) -> None:
+    """Start an instance in a session of its own, and give it the lock's descriptor."""
     os.set_inheritable(lock, True)
-    child = os.fork()
-    if child:
-        os.close(lock)
+    if child := os.fork():
         os.waitpid(child, 0)
         return
     try:
@@ -323,7 +332,7 @@ def start(words: Sequence[str], lock: int) -> None:
         os.closerange(lock + 1, 65_536)
         os.chdir("/")
         flags = [word for word in words if word != "serve"]
-        command = [sys.executable, "-m", "bridge.background.daemon", str(lock), *flags]
+        command = [sys.executable, "-m", "bridge.background.daemon", str(lock), name, *flags]
         os.execv(sys.executable, command)
     finally:
         os._exit(1)

@@ -7,6 +7,7 @@ import json
 import os
 import select
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -34,6 +35,7 @@ class Link(Observer):
         self._socket = connection
         self._unsent = bytearray()
         self._open = dict[RequestId, str]()  # With their methods.
+        self.is_busy: Callable[[], object] = bool  # Returns what is true while the client has runs.
         self._leaving = False
         self.scope = anyio.CancelScope()  # Of the client's session.
         # Of the client's input, which ends with the client's or the front's end.
@@ -78,8 +80,12 @@ class Link(Observer):
 
     async def take(self, line: bytes | OversizeLine, message: JSONRPCMessage | None) -> None:
         if self._leaving and isinstance(message, JSONRPCRequest):
-            # The front sends it to the next bridge.
-            await anyio.sleep_forever()
+            given = message.params or {}
+            arguments = given.get("arguments")
+            reads = isinstance(arguments, dict) and arguments.keys() == {"retry_of"}
+            if message.method == "tools/call" and not (reads or "requestState" in given):
+                # It begins a run, and the front sends it to the next bridge.
+                await anyio.sleep_forever()
         size = line.size if isinstance(line, OversizeLine) else len(line)
         facts: dict[str, object] = {"taken": size + 1}
         if isinstance(message, JSONRPCNotification) and message.method == CANCELLED:
@@ -100,8 +106,9 @@ class Link(Observer):
         self.tell(**facts)
 
     def note_run(self, number: RequestId, run_id: str) -> None:
-        """Report which run a request has begun."""
-        self.tell(begun=json.dumps(number), run=run_id)
+        """Report which run a request has begun, unless the client has cancelled it."""
+        if number in self._open:
+            self.tell(begun=json.dumps(number), run=run_id)
 
     def note_writing(self, *, long: bool) -> None:
         self.tell(torn=long)
@@ -113,10 +120,14 @@ class Link(Observer):
             self.leave()
 
     def leave(self) -> None:
-        """End the session when its requests are answered; the front connects to another bridge."""
+        """End the session if its runs and requests have ended and the front knows it.
+
+        The front connects to another bridge. Until then the session begins no more runs.
+        """
         self._leaving = True
         # A stream of notifications would stay open until the client ends it.
-        if set(self._open.values()) <= {"subscriptions/listen"}:
+        is_answered = set(self._open.values()) <= {"subscriptions/listen"}
+        if is_answered and not (self._unsent or self.is_busy()):
             self.scope.cancel()
 
     def _receive(self) -> bytes | None:

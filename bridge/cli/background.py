@@ -102,12 +102,11 @@ def end_all(environ: Mapping[str, str], drain_seconds: float, state: str = "") -
         if number is None:
             continue
         worked = instance.processor_time()
-        try:
-            ask(instance, stop=True)
-        except TimeoutError:
-            end_hung(instance, worked)
-        except (UnavailableError, OSError):
-            pass
+        with suppress(UnavailableError, OSError):
+            try:
+                ask(instance, stop=True)
+            except TimeoutError:
+                end_hung(instance, worked)
         until = time.monotonic() + drain_seconds + START_SECONDS
         while process_start(number):
             if time.monotonic() > until:

@@ -52,7 +52,7 @@ from bridge.runs.execution import RunSandbox, execute
 from bridge.runs.program import save_state
 from bridge.runs.records import RunRecord, RunRecords
 from bridge.runs.sandboxes import Sandboxes
-from bridge.runs.suspended_runs import MAX_WAITING, SuspendedRuns
+from bridge.runs.suspended_runs import MAX_WAITING, OpenQuestions, SuspendedRuns
 from bridge.sandbox.backend import Backend, limits_for
 from bridge.sandbox.ownership import current_owner, reap_leftovers
 from bridge.sandbox.pool import CLUSTER_RUNS, RunQueue, default_runs, usable_memory
@@ -97,6 +97,8 @@ class SharedParts:
         permanent = self.sandboxes.reserve_permanent
         self.sessions = Sessions(settings, permanent, self.store, self.packages.resolve, save_state)
         self.queue = _run_queue(settings, self.sandboxes)
+        # Runs that wait for a user leave some slots for others.
+        self.questions = OpenQuestions(min(MAX_WAITING, max(1, self.queue.slots * 3 // 4)))
         self.running_runs = RunningRuns(settings.replica)
         self.heartbeat = Heartbeat(self.store, settings.replica)
         self.artifacts = store_for(settings)
@@ -137,9 +139,7 @@ class Engine(Services):
         self.sessions, self.queue = shared.sessions, shared.queue
         self.running_runs, self.heartbeat = shared.running_runs, shared.heartbeat
         self.artifacts, self.plans = shared.artifacts, shared.plans
-        # Runs that wait for a user take at most half of the slots.
-        asking = min(MAX_WAITING, max(1, self.queue.slots // 2))
-        self.suspended = SuspendedRuns(asking, settings.replica)
+        self.suspended = SuspendedRuns(shared.questions, settings.replica)
         self.records = RunRecords(settings, partial(clear_value, redactor=servers.secrets.redactor))
         self.gate = GateServices(
             settings,
@@ -377,7 +377,7 @@ class RunningRuns:
         self.draining = True
 
         async def none_left() -> None:
-            while self._scopes or waits():  # noqa: ASYNC110 - `waits` announces nothing
+            while waits() or self._scopes:  # noqa: ASYNC110 - `waits` announces nothing
                 await anyio.sleep(0.05)
 
         with anyio.move_on_after(seconds):

@@ -11,8 +11,9 @@ import logging
 import math
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -105,19 +106,38 @@ class SuspendedRun:
                 question.answered.set()
 
 
+class OpenQuestions:
+    """The runs of all clients that wait for an answer; each occupies one of the bridge's slots."""
+
+    def __init__(self, limit: int = MAX_WAITING) -> None:
+        self._limit = limit
+        self._runs = Counter[object]()  # With their numbers of questions.
+
+    @contextmanager
+    def ask(self, run: object) -> Iterator[None]:
+        """Count a question of a run. Raises CannotAskError if too many other runs wait."""
+        if (others := len(self._runs.keys() - {run})) >= self._limit:
+            raise CannotAskError(f"No user can be asked: {others} runs wait for answers already.")
+        self._runs[run] += 1
+        try:
+            yield
+        finally:
+            self._runs[run] -= 1
+            self._runs = +self._runs
+
+
 class SuspendedRuns:
-    """All suspended runs, while it is `opened`.
+    """All suspended runs of a client, while it is `opened`.
 
     Args:
-        asking: How many runs may wait for an answer; each occupies a slot.
         replica: This bridge's name among several. Secrets begin with it, so another bridge can
             name the place where a run waits.
     """
 
     _tasks: TaskGroup
 
-    def __init__(self, asking: int = MAX_WAITING, replica: str = "") -> None:
-        self._asking = asking
+    def __init__(self, questions: OpenQuestions | None = None, replica: str = "") -> None:
+        self.questions = questions or OpenQuestions()
         self._prefix = f"{replica}." if replica else ""
         self._waiting: dict[str, SuspendedRun] = {}
         self._live: set[SuspendedRun] = set()
@@ -245,8 +265,7 @@ class SuspendedRuns:
     def check_room(self, run: SuspendedRun) -> None:
         """Check that one more run may wait for its client; finished runs make room."""
         others = {other for other in self._live if other.questions} | {*self._waiting.values()}
-        asking = {other for other in self._live if other.questions}
-        if len(asking - {run}) >= self._asking or not self._make_room(len(others - {run})):
+        if not self._make_room(len(others - {run})):
             message = f"No user can be asked: {len(others - {run})} runs wait for answers already."
             raise CannotAskError(message)
 

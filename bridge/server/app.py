@@ -308,7 +308,7 @@ class _Handlers:
             client = ModernClient(context, self._identity(context), suspended)
         else:
             level = self._levels.get(_session_id(context), "")
-            client = HandshakeClient(context, self._identity(context), level)
+            client = HandshakeClient(context, self._identity(context), suspended, level)
         run = suspended.start(
             owner, request, client, partial(self._execute, context, params, client)
         )
@@ -435,7 +435,7 @@ class _Handlers:
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         commands = self._engine.commands
-        client = HandshakeClient(context, self._principal)
+        client = HandshakeClient(context, self._principal, self._engine.suspended)
 
         async def run() -> CommandResult:
             with self._engine.running_runs.track():

@@ -133,8 +133,9 @@ async def list_roots(context: Context) -> list[Json]:
 class RunClient:
     """A run's client in either era of the protocol, across its requests for the run."""
 
-    def __init__(self, context: Context, identity: Hashable) -> None:
+    def __init__(self, context: Context, identity: Hashable, runs: SuspendedRuns) -> None:
         self._context: Context | None = context
+        self._runs = runs
         self._capable = context
         self.identity = identity
         self._attached = anyio.Event()
@@ -198,8 +199,10 @@ class RunClient:
 class HandshakeClient(RunClient):
     """A client that used `initialize`."""
 
-    def __init__(self, context: Context, identity: Hashable, log_level: str = "") -> None:
-        super().__init__(context, identity)
+    def __init__(
+        self, context: Context, identity: Hashable, runs: SuspendedRuns, log_level: str = ""
+    ) -> None:
+        super().__init__(context, identity, runs)
         self.log_level = log_level or "info"
         # Only a client that has set a level gets output as log messages.
         self.wants_output = bool(log_level)
@@ -231,7 +234,7 @@ class HandshakeClient(RunClient):
                 faults.append(CannotAskError("The client's answer cannot be understood."))
             scope.cancel()
 
-        with anyio.move_on_after(self._patience):
+        with self._runs.questions.ask(self), anyio.move_on_after(self._patience):
             # Over HTTP, if the request ends before the answer, the next request asks again.
             while not (answers or faults):
                 while (context := self._context) is None:
@@ -262,8 +265,7 @@ class ModernClient(RunClient):
     """A client of protocol 2026-07-28."""
 
     def __init__(self, context: Context, identity: Hashable, runs: SuspendedRuns) -> None:
-        super().__init__(context, identity)
-        self._runs = runs
+        super().__init__(context, identity, runs)
         self._rounds = 0
         self.run: SuspendedRun  # Set when the run begins.
 
@@ -285,7 +287,8 @@ class ModernClient(RunClient):
         if isinstance(asked, types.ElicitRequestURLParams):
             asked.elicitation_id = None
         _require_capability(self._capable, asked)
-        answer = await self._put(method, as_json(asked))
+        with self._runs.questions.ask(self):
+            answer = await self._put(method, as_json(asked))
         if answer is None and method == "sampling/createMessage":
             raise CannotAskError("The client came back without an answer.")
         return answer if answer is not None else {"action": "cancel"}

@@ -43,7 +43,7 @@ from mcp_types.jsonrpc import (
 )
 from pydantic import ValidationError
 
-from bridge.descriptor_reader import Reader, input_of
+from bridge.descriptor_reader import Reader, input_of, is_ready
 from bridge.errors import BridgeError
 from bridge.event_loop import LARGE, offload
 from bridge.gate.audit.reading import about
@@ -166,7 +166,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         while self._rest:
             if self._closed:
                 raise anyio.ClosedResourceError
-            if not select.select((), (self._fd,), (), 0)[1]:
+            if not is_ready(self._fd, select.POLLOUT):
                 await anyio.wait_writable(self._fd)
             elif written == 64:  # a quarter of a megabyte, well under a millisecond
                 await anyio.lowlevel.checkpoint()

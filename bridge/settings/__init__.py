@@ -417,7 +417,10 @@ def _note(key: str, text: str, value: object, place: str) -> str:
     return ""
 
 
+RELATIVE = " is relative, so it means "  # In the notes of such paths.
+
+
 def _relative_note(text: str, value: object, place: str) -> str:
     if parsers.path(text).is_absolute():
         return ""
-    return f"{place}: {text!r} is relative, so it means {value}. A repository may have its own."
+    return f"{place}: {text!r}{RELATIVE}{value}. A repository may have its own."

@@ -319,11 +319,7 @@ class Callers:
         self._recent: dict[Hashable, _RecentCaller] = {}
         self._refused = 0
         self.have_been_asked = False  # By the server, other than for roots.
-        self._asked: Hashable = None  # The client that the server has asked last.
-
-    def has_asked_another(self, client: Hashable) -> bool:
-        """Whether the server has asked, and another client last; then this one needs its own."""
-        return self.have_been_asked and self._asked != client
+        self.asked: Hashable = None  # The client that the server has asked last.
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -362,11 +358,16 @@ class Callers:
             return _read(types.CreateMessageResultWithTools, answer)
         return _read(types.CreateMessageResult, answer)
 
-    async def list_roots(self) -> types.ListRootsResult | None:
+    async def list_roots(self, given: Sequence[str] | None) -> types.ListRootsResult | None:
+        """Return the client's roots; while several clients have calls, those `given` to them."""
         try:
             answer = await self._ask("roots/list", {})
             return types.ListRootsResult.model_validate(answer, by_name=False)
         except (CannotAskError, ValidationError) as error:
+            if given is not None:
+                roots = [{"uri": uri} for uri in given]
+                return types.ListRootsResult.model_validate({"roots": roots})
+            self.have_been_asked |= len({caller.client for caller in self._under_way}) > 1
             logger.info("server %r: it gets no roots: %s", self._server, error)
             return None
 
@@ -397,7 +398,7 @@ class Callers:
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         caller = self._attribute()
-        self._asked = caller.client
+        self.asked = caller.client
         if len(self._open) >= MAX_QUESTIONS:
             message = f"It has asked {MAX_QUESTIONS} questions that are open already."
             await caller.record_refusal(self._server, method, message)

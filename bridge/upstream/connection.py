@@ -171,6 +171,7 @@ class Connection:
     roots_shared = False
     given_roots: list[str] | None = None  # The answer; None until the server asks.
     expected_roots: list[str] | None = None  # Those of the client that started it, if known.
+    inherited = False  # Whether all clients that it has had at some time have ended.
 
     def __init__(self, spec: ServerSpec, pool: PoolSettings, before: Connection | None) -> None:
         self.spec, self._pool = spec, pool
@@ -495,10 +496,13 @@ class Connection:
             return types.ListRootsResult.model_validate(roots_result(self.roots))
         if self.roots_asked is None or self.roots_asked.is_set():
             self.roots_asked = anyio.Event()
-        answered, found = self.roots_asked, await self.callers.list_roots()
+        answered, given = self.roots_asked, self.given_roots if len(self.users) > 1 else None
+        found = await self.callers.list_roots(given)
         self.roots_shared = found is not None
         found = found or types.ListRootsResult(roots=[])
-        self.given_roots = [str(root.uri) for root in found.roots]
+        roots = [str(root.uri) for root in found.roots]
+        if roots != self.given_roots:
+            self.given_roots = roots
         answered.set()
         return found
 

@@ -415,6 +415,7 @@ class UpstreamServer:
         client = connection.client if current_caller() else None
         if client is None or connection.modern or connection.roots_shared:
             return
+        connection.roots_shared = True  # Unless the server asks and gets none.
         with anyio.move_on_after(PROBE_SECONDS / 4), suppress(Exception):
             if connection.roots_asked is None:
                 # A server that asks when it starts does so before it answers this.
@@ -426,15 +427,15 @@ class UpstreamServer:
                 await connection.roots_asked.wait()
                 # The server reads the roots before it answers this.
                 await client.list_tools()
-        connection.roots_shared = True
 
     def _is_up(self) -> bool:
         return self._closed or (self._connection is not None and self._connection.usable)
 
     def _current(self) -> Connection:
         before = self._connection
-        is_common = before is not None and before.usable and len(before.users) > 1
-        if before and is_common and before.callers.has_asked_another(self._client):
+        common = before.callers if before and before.usable and len(before.users) > 1 else None
+        if before and common and common.have_been_asked and common.asked != self._client:
+            # The next question could be another client's.
             self._connections.leave(before, self.lists_changed, drain=True)
             self._share_key, before = "", None
         if self._closed:
@@ -467,9 +468,10 @@ class UpstreamServer:
         return connection
 
     async def _has_own_roots(self, connection: Connection) -> bool:
-        """Whether the server has this client's roots, or serves no other client."""
+        """Whether the server has this client's roots, or has served no other client."""
         given, caller = connection.given_roots, current_caller()
-        if len(connection.users) < 2 or given is None or caller is None or self._agreed is given:
+        alone = len(connection.users) < 2 and not connection.inherited
+        if alone or given is None or caller is None or self._agreed is given:
             return True
         answer = ListRootsResult(roots=[])
         with suppress(CannotAskError, ValidationError):

@@ -105,7 +105,8 @@ class Connections:
         same = [each for each, its_key in self._all.items() if its_key == key]
         asks = key in self._asking or any(each.callers.have_been_asked for each in same)
         for each in same if key and not asks else ():
-            if each.usable and roots in (None, each.given_roots, each.expected_roots):
+            its_roots = each.expected_roots if each.given_roots is None else each.given_roots
+            if each.usable and roots in (None, its_roots):
                 return each
         return None
 
@@ -120,6 +121,7 @@ class Connections:
         connection.users.pop(user, None)
         if connection.users:
             return
+        connection.inherited = True
         if drain:
             connection.retire()
         elif self._all.get(connection) and self._tasks is not None:

@@ -182,6 +182,18 @@ def test_a_request_that_was_cancelled_is_open_no_more(user: Person, loss: int) -
     assert "s are over" not in user.log()
 
 
+def test_a_request_that_is_cancelled_at_once_is_reported_as_open_once(running: Person) -> None:
+    call = {"name": "run_python", "arguments": {"code": "print(1)"}}
+    cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+    with RawFront(running, lines=[json.dumps(INITIALIZE)], open=[], torn=False) as front:
+        request = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call}
+        front.send(INITIALIZED, request, cancel, ping_request(8))
+        seen = []
+        while {"ended": "8"} not in seen:
+            seen.append(front.told())
+    assert [each["begun"] for each in seen if "begun" in each] == ["7", "8"]
+
+
 def test_input_that_a_lost_bridge_had_taken_is_not_given_to_the_next_one(user: Person) -> None:
     instance = instance_for([], user.environ)
     lock = instance.hold_lock()
@@ -294,6 +306,7 @@ def test_a_dead_bridges_record_ends_no_other_bridge(user: Person) -> None:
     dead = Instance(instance.directory, "00000000")
     state = str(user.home / ".local/state/mcp-code-bridge")
     record = {"pid": os.getpid(), "start": "1", "since": "9999", "began": 1e12, "state": state}
+    record["host"] = os.uname().nodename
     Path(dead.record).write_text(json.dumps(record))
     Path(dead.socket).write_text("")
     with user.client() as client:

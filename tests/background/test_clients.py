@@ -108,14 +108,15 @@ def test_cancelling_a_clients_run_leaves_the_others_alone(shared_user: Person) -
         assert "released" in text_of(answers[second])
 
 
-@pytest.mark.parametrize("kind", ["settings", "version"])
+@pytest.mark.parametrize("kind", ["settings", "proxy", "version"])
 def test_another_version_or_setting_has_its_own_bridge_and_the_old_one_ends_with_its_last_client(
     user: Person, kind: str
 ) -> None:
     with user.client() as old:
-        old.initialize()
+        # What a later bridge does with the session must not be undone.
+        old.initialize().run("x = 1", session="work")
         [first] = user.bridges()
-        other = {"MCP_BRIDGE_TIMEOUT": "20"}
+        other = {"HTTPS_PROXY" if kind == "proxy" else "MCP_BRIDGE_TIMEOUT": "20"}
         if kind == "version":
             shutil.copytree(Path(bridge.__file__).parent, user.home / "bridge")
             path = user.home / "bridge/__init__.py"

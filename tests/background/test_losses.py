@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -112,6 +113,21 @@ def test_a_bridge_that_hangs_is_replaced(user: Person) -> None:
 
 
 @pytest.mark.slow
+def test_a_client_that_goes_on_sending_notices_that_its_bridge_hangs(user: Person) -> None:
+    with user.client() as client:
+        client.initialize()
+        os.kill(user.bridges()[0], signal.SIGSTOP)
+        run = client.begin_run("print(2 + 3)")
+
+        def is_answered() -> int:
+            client.send(method="notifications/roots/list_changed")
+            return client.waiting_bytes()
+
+        wait_for(is_answered)
+        assert "5" in text_of(client.answer(run))
+
+
+@pytest.mark.slow
 def test_stop_ends_a_bridge_that_hangs(user: Person) -> None:
     with user.client() as client:
         client.initialize()
@@ -170,9 +186,40 @@ def served_alone(client: Client) -> str:
     return told
 
 
-def test_the_setting_off_serves_in_the_process_itself(user: Person) -> None:
-    assert SERVED_ALONE not in served_alone(user.client(MCP_BRIDGE_BACKGROUND="off"))
+@pytest.mark.parametrize("off", ["off", " OFF"])
+def test_the_setting_off_serves_in_the_process_itself(user: Person, off: str) -> None:
+    assert SERVED_ALONE not in served_alone(user.client(MCP_BRIDGE_BACKGROUND=off))
     assert not user.instances()
+
+
+def test_a_setting_with_a_relative_path_means_the_clients_own_directory(user: Person) -> None:
+    user.add_servers("keeper")
+    (user.home / ".claude.json").rename(user.project / "mine.json")
+    with user.client(MCP_SERVERS_CONFIG="mine.json") as client:
+        assert "topics" in client.initialize().run("print(await mcp_keeper.list_notes())")
+    assert not user.bridges()
+
+
+def test_an_open_client_follows_a_change_of_the_settings(user: Person) -> None:
+    with user.client() as old, user.client() as new:
+        old.initialize()
+        config = user.home / ".config/mcp-code-bridge/config.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text("call_timeout = 50\n")
+        user.command("background", "stop")
+        assert "5" in old.run("print(2 + 3)")
+        new.initialize()
+        assert len(user.status()["clients"]) == 2
+
+
+def test_a_bridge_that_was_started_with_other_settings_ends(user: Person) -> None:
+    instance = instance_for([], user.environ)
+    lock = instance.hold_lock()
+    assert lock is not None
+    command = [sys.executable, "-m", "bridge.background.daemon", str(lock), "another"]
+    assert subprocess.run(command, env=user.environ, pass_fds=[lock], check=False).returncode == 0
+    os.close(lock)
+    assert "settings have changed" in user.log()
 
 
 @pytest.mark.parametrize(
@@ -259,6 +306,8 @@ def test_a_bridge_that_ends_on_sigterm_lets_runs_end(user: Person) -> None:
         [number] = user.bridges()
         os.kill(number, signal.SIGTERM)
         wait_for(lambda: number not in user.bridges())
+        # What begins no run is answered by the old one, whose client has a run.
+        assert "result" in one.ask("ping")
         # The next bridge has a server of its own, and the run that waits ends with its bridge.
         assert "done" in two.run("print(await mcp_keeper.release())")
         assert "ending" in text_of(one.answer(held))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,45 @@ def run_with_roots(client: Client, *paths: Path) -> str:
         if message.get("method") == "roots/list":
             client.send(id=message["id"], result={"roots": roots})
     return text_of(message)
+
+
+def test_calls_at_one_moment_get_the_roots_that_their_clients_have_in_common(asked: Person) -> None:
+    with asked.client() as one, asked.client() as two, ThreadPoolExecutor() as pool:
+        for client in (one, two):
+            assert asked.project.name in run_with_roots(client.initialize(roots={}), asked.project)
+        for _ in range(3):
+            for told in pool.map(run_with_roots, (one, two), [asked.project] * 2):
+                assert asked.project.name in told
+        assert len(asked.processes(str(INQUIRER))) == 1
+
+
+def test_clients_that_wait_for_their_users_leave_places_for_others(asked: Person) -> None:
+    asked.variables["MCP_BRIDGE_RUNS"] = "2"
+    with asked.client() as one, asked.client() as two:
+        one.initialize(elicitation={}).begin_run(ASK)
+        receive_question(one)
+        assert "1 runs wait for answers" in two.initialize(elicitation={}).run(ASK)
+        assert "5" in two.run("print(2 + 3)")
+
+
+ABOUT = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+}
+
+
+def test_a_user_may_answer_while_the_bridge_ends(asked: Person) -> None:
+    call: dict[str, Any] = {"name": "run_python", "arguments": {"code": ASK}, "_meta": ABOUT}
+    with asked.client() as client, ThreadPoolExecutor() as pool:
+        question = client.ask("tools/call", **call)["result"]
+        [number] = asked.bridges()
+        stopped = pool.submit(asked.command, "background", "stop")
+        wait_for(lambda: number not in asked.bridges())
+        answer = {"action": "accept", "content": {"colour": "red"}}
+        call["inputResponses"] = dict.fromkeys(question["inputRequests"], answer)
+        call["requestState"] = question["requestState"]
+        assert "red" in text_of(client.ask("tools/call", **call))
+        assert "1 background bridge stopped" in stopped.result().stderr
 
 
 def test_open_questions_reach_their_own_clients_and_so_do_the_answers(asked: Person) -> None:

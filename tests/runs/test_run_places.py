@@ -11,10 +11,9 @@ import anyio
 import pytest
 
 from bridge.commands.runner import Commands
-from bridge.errors import CannotAskError
 from bridge.model import CommandRequest, RunRequest, RunResult
 from bridge.runs import Engine
-from bridge.runs.suspended_runs import SuspendedRun, SuspendedRuns
+from bridge.runs.suspended_runs import OpenQuestions
 from bridge.sandbox import pool
 from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.settings import Settings
@@ -121,24 +120,12 @@ async def test_a_command_takes_a_place_as_a_run_does(
 
 @pytest.mark.guarantee("runs-at-once")
 async def test_runs_that_wait_for_people_leave_places_for_others() -> None:
-    async with SuspendedRuns(asking=1).opened() as runs:
-        held: list[SuspendedRun] = []
-
-        async def ask(run: SuspendedRun) -> RunResult:
-            runs.check_room(run)
-            held.append(run)
-            await run.put("elicitation/create", {"message": "?"})
-            return RunResult(run_id="1", status="success", summary="")
-
-        runs.start("a", "1", None, ask)
-        await until(lambda: bool(held) and bool(held[0].questions))
-        other = SuspendedRun("b", "2", None)
-        with pytest.raises(CannotAskError, match="1 runs wait for answers already"):
-            runs.check_room(other)
-        # One that has its answers waits for no one.
-        held[0].unseen()
-        for question in held[0].questions.values():
-            question.shown = True
-        held[0].accept_answers({})
-        await until(lambda: not held[0].questions)
-        runs.check_room(other)
+    questions = OpenQuestions(1)
+    with questions.ask("one"):
+        with questions.ask("one"):
+            pass
+        with raises_code("cannot_ask", match="1 runs wait for answers"), questions.ask("two"):
+            pass
+    # One that has its answers waits for no one.
+    with questions.ask("two"):
+        pass

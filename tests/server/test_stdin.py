@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -241,6 +243,17 @@ async def test_large_messages_of_two_senders_come_whole_and_one_after_the_other(
             tasks.start_soon(writer.send, message("one", LARGE))
             tasks.start_soon(writer.send, message("two", LARGE))
             assert sorted(await lines(reading, 2)) == ["one", "two"]
+
+
+async def test_a_descriptor_above_1023_takes_messages() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    with pipe() as (reading, writing), anyio.fail_after(PATIENCE):
+        high = fcntl.fcntl(writing, fcntl.F_DUPFD, 1500)
+        await StdoutMessages(high, anyio.CancelScope()).send(message("one"))
+        assert await lines(reading, 1) == ["one"]
+        os.close(high)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 async def test_what_a_cancelled_sender_left_goes_out_before_the_next_message() -> None:

@@ -11,6 +11,8 @@ import json
 import sys
 from typing import Any
 
+LATER: list[dict[str, Any]] = []  # Messages that came while it waited for answers.
+
 
 def send(message: dict[str, Any]) -> None:
     sys.stdout.buffer.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
@@ -28,13 +30,15 @@ def ask(request_id: Any, method: str, params: dict[str, Any], count: int = 1) ->
             waiting.remove(reply["id"])
             said = reply["error"]["message"] if "error" in reply else reply["result"]
             found[json.dumps(said)] = said
+        else:
+            LATER.append(reply)
     answer = {"content": [], "structuredContent": {"replies": list(found.values())}}
     send({"id": request_id, "result": answer})
 
 
 def main() -> None:
-    for line in sys.stdin.buffer:
-        message = json.loads(line)
+    while LATER or (line := sys.stdin.buffer.readline()):
+        message = LATER.pop(0) if LATER else json.loads(line)
         request_id, params = message.get("id"), message.get("params", {})
         if message.get("method") == "initialize":
             facts = {

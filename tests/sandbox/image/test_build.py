@@ -68,18 +68,10 @@ class FakeEngine(ImageEngine):
         )
         return await self._make("", labels, "import")
 
-    async def build(
-        self,
-        context: Path,
-        name: str,
-        *,
-        target: str,
-        labels: Mapping[str, str],
-        progress: Progress,
-    ) -> None:
+    async def build(self, context: Path, name: str, **about: Any) -> None:
         self.contexts.append(_below(context))
-        progress("STEP 1/1: FROM x")
-        await self._make(name, labels, "build")
+        about["progress"]("STEP 1/1: FROM x")
+        await self._make(name, about["labels"], "build")
 
     async def _make(self, name: str, labels: Mapping[str, str], step: str) -> str:
         self.during()

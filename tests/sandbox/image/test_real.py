@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from bridge.sandbox.container.image import (
     ImageEngine,
     ImageFacts,
     ImageStatus,
-    Progress,
     RootfsContext,
     assemble,
     build,
@@ -85,16 +84,8 @@ class OwnImages(ImageEngine):
         names = await super().names(own(repository))
         return frozenset(name.replace(OWN, REPOSITORY) for name in names)
 
-    async def build(
-        self,
-        context: Path,
-        name: str,
-        *,
-        target: str,
-        labels: Mapping[str, str],
-        progress: Progress,
-    ) -> None:
-        await super().build(context, own(name), target=target, labels=labels, progress=progress)
+    async def build(self, context: Path, name: str, **about: Any) -> None:
+        await super().build(context, own(name), **about)
 
     async def tag(self, name: str, new: str) -> None:
         await super().tag(own(name), own(new))
