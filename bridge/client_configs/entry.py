@@ -40,7 +40,7 @@ INHERITED = (
 """Variables that decide which engines, servers and settings the bridge finds. A client started from
 a desktop has another PATH and none of the others. Some clients pass no variables on."""
 
-_NETWORK = re.compile(r"SSL_CERT_(FILE|DIR)|(ALL|HTTPS?|NO)_PROXY|UV_(?!RUN_)\w+", re.IGNORECASE)
+_NETWORK = re.compile(r"(?i)SSL_CERT_\w+|\w+_CA_(CERTS|BUNDLE)|(ALL|HTTPS?|NO)_PROXY|UV_(?!RUN)\w+")
 _SECRET = re.compile(r"://[^/]*@|PASSWORD|USERNAME|TOKEN", re.IGNORECASE)
 
 

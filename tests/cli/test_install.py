@@ -83,12 +83,12 @@ def test_an_entry_gets_whole_paths_and_no_logins_unasked(
     entry = own_entry({"MCP_BRIDGE_STATE_DIR": "kept", "MCP_BRIDGE_CONFIG": "/c.toml"})
     assert entry.env["MCP_BRIDGE_STATE_DIR"] == str(Path("kept").absolute())
     assert entry.env["MCP_BRIDGE_CONFIG"] == "/c.toml"
-    monkeypatch.setenv("SSL_CERT_FILE", "/ca.pem")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/ca.pem")
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:s3cret@index/simple")
     assert cli("install", "cursor", "--yes")[0] == 0
     written = cursor.read_text()
-    assert ('"SSL_CERT_FILE": "/ca.pem"' in written, "proxy:3128" in written) == (True, True)
+    assert ('"REQUESTS_CA_BUNDLE": "/ca.pem"' in written, "proxy:3128" in written) == (True, True)
     assert "UV_DEFAULT_INDEX" not in written
 
 
