@@ -171,7 +171,7 @@ class Soak:
             self.complain(f"in calm times the bridge changed: {samples}")
             return
         before, after = samples
-        for name, slack in (("descriptors", 12), ("children", 2), ("memory", MEMORY_SLACK)):
+        for name, slack in (("descriptors", 12), ("children", 4), ("memory", MEMORY_SLACK)):
             if after[name] > before[name] + slack:
                 self.complain(f"{name} grew from {before[name]} to {after[name]}")
 
