@@ -99,6 +99,7 @@ def test_an_answer_that_is_cut_off_is_followed_by_one_answer_to_each_open_reques
         assert "5" in client.run("print(2 + 3)")
 
 
+@pytest.mark.slow
 def test_a_bridge_that_hangs_is_replaced(user: Person) -> None:
     with user.client() as old:
         old.initialize()
