@@ -82,7 +82,7 @@ class Instance:
         return number
 
     def processor_time(self) -> str:
-        """Return the recorded process's processor time, as two counts of ticks; "" on macOS."""
+        """Return the recorded process's processor time, as two counts of ticks; "" if unknown."""
         return " ".join(_stat_fields(self.read_record().get("pid", 0))[11:13])
 
     def read_record(self) -> dict[str, Any]:
@@ -258,6 +258,15 @@ def require_own_peer(link: socket.socket) -> None:
         raise UnavailableError(f"user {user} is at the other end of the bridge's socket")
 
 
+def ask_or_end(instance: Instance, *, stop: bool = False) -> None:
+    """Ask a bridge, and end it if it hangs. Raises as `ask` and `end_hung` do."""
+    worked = instance.processor_time()
+    try:
+        ask(instance, stop=stop)
+    except TimeoutError:
+        end_hung(instance, worked)
+
+
 def end_hung(instance: Instance, worked: str) -> bool:
     """End a bridge that has not answered since its processor time was `worked`, if it hangs.
 
@@ -270,7 +279,7 @@ def end_hung(instance: Instance, worked: str) -> bool:
     for _ in range(MISSED_ANSWERS - 1):
         if "" != worked == (worked := instance.processor_time()):
             break
-        with suppress(OSError):
+        with suppress(TimeoutError):
             ask(instance)
             return True
     number = instance.process()

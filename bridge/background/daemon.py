@@ -137,12 +137,12 @@ class Daemon:
     async def _drain(self) -> None:
         """Leave each client when its requests are answered; end runs after `drain_seconds`."""
 
-        def have_clients() -> bool:
+        def leave_clients() -> bool:
             for link in tuple(self._clients):
                 link.leave()
             return bool(self._clients)
 
-        await self._parts.running_runs.drain(self._settings.drain_seconds, have_clients)
+        await self._parts.running_runs.drain(self._settings.drain_seconds, leave_clients)
 
     async def _accept(self, listener: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
         while True:

@@ -23,7 +23,7 @@ from bridge.background_instance import (
     START_SECONDS,
     Instance,
     UnavailableError,
-    ask,
+    ask_or_end,
     connect,
     directory_of,
     end_hung,
@@ -153,11 +153,7 @@ class Front:
         waits = self._open or self.pending
         patience = self._heard + MISSED_ANSWERS * ANSWER_SECONDS - time.monotonic()
         if waits and patience <= 0:
-            worked = self._instance.processor_time()
-            try:
-                ask(self._instance)
-            except TimeoutError:
-                end_hung(self._instance, worked)
+            ask_or_end(self._instance)
             self._heard = time.monotonic()
             return
         writes = [link] if self._outgoing or self._end_is_due else []

@@ -81,8 +81,7 @@ class Link(Observer):
     async def take(self, line: bytes | OversizeLine, message: JSONRPCMessage | None) -> None:
         if self._leaving and isinstance(message, JSONRPCRequest):
             given = message.params or {}
-            arguments = given.get("arguments")
-            reads = isinstance(arguments, dict) and arguments.keys() == {"retry_of"}
+            reads = isinstance(sent := given.get("arguments"), dict) and sent.keys() == {"retry_of"}
             if message.method == "tools/call" and not (reads or "requestState" in given):
                 # It begins a run, and the front sends it to the next bridge.
                 await anyio.sleep_forever()

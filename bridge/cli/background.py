@@ -16,8 +16,8 @@ from bridge.background_instance import (
     Instance,
     UnavailableError,
     ask,
+    ask_or_end,
     directory_of,
-    end_hung,
     instance_for,
     instances,
     process_start,
@@ -101,12 +101,8 @@ def end_all(environ: Mapping[str, str], drain_seconds: float, state: str = "") -
         number = instance.process()
         if number is None:
             continue
-        worked = instance.processor_time()
         with suppress(UnavailableError, OSError):
-            try:
-                ask(instance, stop=True)
-            except TimeoutError:
-                end_hung(instance, worked)
+            ask_or_end(instance, stop=True)
         until = time.monotonic() + drain_seconds + START_SECONDS
         while process_start(number):
             if time.monotonic() > until:

@@ -372,7 +372,7 @@ class RunningRuns:
     async def drain(self, seconds: float, waits: Callable[[], bool] = lambda: False) -> None:
         """Let no more runs begin, give the others `seconds` to end, and end the rest.
 
-        `waits` returns whether something else must be awaited too.
+        `waits` is called at each look, and returns whether something else must be awaited too.
         """
         self.draining = True
 
